@@ -1,0 +1,1 @@
+"""The border with other packages' types."""

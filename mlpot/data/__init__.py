@@ -1,0 +1,1 @@
+"""Labelled structures: sources, the store, splits and batches."""

@@ -1,0 +1,1 @@
+"""One file a data source; found by module name."""

@@ -1,0 +1,85 @@
+"""SchNet (Schütt et al., arXiv:1706.08566; J. Chem. Phys. 148, 241722, 2018): continuous-filter convolutions."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from mlpot.graph import AtomsGraph
+from mlpot.nn.activation import ShiftedSoftplus
+from mlpot.nn.radial import GaussianBasis, cosine_cutoff, norm
+from mlpot.nn.segment import PairEdges, pair_convolution
+from mlpot.potential import Potential
+from mlpot.structure import MAX_NUMBER
+
+
+class Config(BaseModel):
+    """Settings of SchNet; the defaults are those of the paper's MD17 models with 128 features."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cutoff: float = Field(5.0, gt=0, description="radius of the neighbourhood, Å")
+    channels: int = Field(128, ge=1, description="features of an atom, and filters")
+    n_interactions: int = Field(3, ge=1, description="interaction blocks")
+    n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance")
+
+
+class Interaction(nn.Module):
+    """v_i = W₃ ssp(W₂ Σ_j (W₁ x_j) ∘ W(d_ij)): figure 2 of the paper, with the filter times the cutoff envelope."""
+
+    def __init__(self, channels: int, n_basis: int) -> None:
+        super().__init__()
+        self.filter = nn.Sequential(
+            nn.Linear(n_basis, channels), ShiftedSoftplus(), nn.Linear(channels, channels)
+        )
+        self.inward = nn.Linear(channels, channels, bias=False)
+        self.outward = nn.Sequential(nn.Linear(channels, channels), ShiftedSoftplus(), nn.Linear(channels, channels))
+
+    def forward(
+        self,
+        x: Tensor,  # (N, C)
+        basis: Tensor,  # (P, n_basis)
+        envelope: Tensor,  # (P, 1)
+        edges: PairEdges,
+    ) -> Tensor:  # (N, C)
+        """The update of the atoms' features."""
+        # The filter depends on the distance alone, so it is worked out once a pair, not once a direction.
+        weights = self.filter(basis) * envelope  # (P, C)
+        return self.outward(pair_convolution(weights, self.inward(x), edges))
+
+
+class SchNet(Potential):
+    """Atom features x from embeddings, refined by interactions; the energy of an atom is read out of its features.
+
+    x⁰_i = a_{Z_i};  x^{l+1}_i = x^l_i + v^l_i;  E_i = W ssp(W x_i). The filter is multiplied by a cosine envelope, as
+    in schnetpack, so that energy and forces go to zero smoothly at the cutoff.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        self.embedding = nn.Embedding(MAX_NUMBER + 1, config.channels)
+        self.basis = GaussianBasis(config.n_basis, config.cutoff)
+        self.interactions = nn.ModuleList(
+            Interaction(config.channels, config.n_basis) for _ in range(config.n_interactions)
+        )
+        half = max(1, config.channels // 2)
+        self.readout = nn.Sequential(nn.Linear(config.channels, half), ShiftedSoftplus(), nn.Linear(half, 1))
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def atom_energies(self, graph: AtomsGraph) -> Tensor:
+        """(N,) eV."""
+        pair_edge, edge_pair = graph.pairs
+        edges = PairEdges(graph.edge_index, pair_edge, edge_pair, graph.n_atoms)
+        distances = norm(graph.edge_vectors()[pair_edge])  # (P,) float64
+        envelope = cosine_cutoff(distances, self.cutoff).to(self.dtype)[:, None]
+        basis = self.basis(distances.to(self.dtype))
+        x = self.embedding(graph.numbers)  # (N, C)
+        for interaction in self.interactions:
+            x = x + interaction(x, basis, envelope, edges)
+        return self.readout(x)[:, 0]

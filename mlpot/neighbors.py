@@ -1,0 +1,102 @@
+"""Neighbour lists: every pair within the cutoff, self-images included, without a cap. vesin does the search."""
+
+from __future__ import annotations
+
+import numpy as np
+import vesin
+from numpy.typing import NDArray
+
+from mlpot.errors import UserError
+from mlpot.structure import Structure
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def _search_box(structure: Structure, cutoff: float) -> tuple[FloatArray, FloatArray]:
+    """Positions and a box that vesin can search, whatever the cell is where it is not periodic.
+
+    Lattice vectors without periodicity carry no meaning, so they are replaced by ones that are orthogonal to the
+    periodic plane and enclose all atoms. Periodic vectors are kept, so the shifts found are those of the real cell.
+    """
+    positions, pbc = structure.positions, structure.pbc
+    if pbc.all():
+        return positions, structure.cell
+    box = np.zeros((3, 3))
+    box[pbc] = structure.cell[pbc]
+    # The rows of V^T beyond the rank of the periodic vectors span the open directions.
+    open_directions = np.linalg.svd(structure.cell[pbc])[2][int(pbc.sum()) :] if pbc.any() else np.eye(3)
+    heights = positions @ open_directions.T
+    extent = heights.max(axis=0) - heights.min(axis=0) + 2.0 * cutoff
+    box[~pbc] = open_directions * extent[:, None]
+    origin = (heights.min(axis=0) - cutoff) @ open_directions
+    return positions - origin, box
+
+
+def neighbor_list(structure: Structure, cutoff: float) -> tuple[IntArray, IntArray]:
+    """All directed pairs with |r_j + shift·cell - r_i| < cutoff.
+
+    Returns edge_index (2, E) as [source j, target i], sorted by target, and edge_shift (E, 3), the lattice
+    translations of the source; both int64. Work is in float64. A pair exactly at the cutoff is left out; every
+    model's envelope is zero there.
+    """
+    if not (np.isfinite(cutoff) and cutoff > 0):
+        raise UserError(f"cutoff is {cutoff}; expected a length above zero, in Å.")
+    points, box = _search_box(structure, cutoff)
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, sorted=True, n_threads=1)
+    pairs, shift = search.compute(
+        points=np.ascontiguousarray(points), box=box, periodic=structure.pbc, quantities="PS", copy=False
+    )
+    edge_index = np.ascontiguousarray(pairs[:, ::-1].T, dtype=np.int64)
+    return edge_index, shift.astype(np.int64)
+
+
+def edge_vectors(structure: Structure, edge_index: IntArray, edge_shift: IntArray) -> FloatArray:
+    """r_j + shift·cell - r_i in Å, shape (E, 3)."""
+    source, target = edge_index
+    vectors: FloatArray = structure.positions[source] - structure.positions[target]
+    if structure.pbc.any():
+        vectors += edge_shift @ structure.cell
+    return vectors
+
+
+class SkinList:
+    """A neighbour list that is searched anew only when an atom has moved by half the skin, or the cell changed.
+
+    Between searches the candidates within cutoff + skin are cut down to those within the cutoff at the present
+    positions, so the edges are always those of a fresh list. With ``skin=0`` every call searches.
+    """
+
+    def __init__(self, cutoff: float, skin: float) -> None:
+        if not (np.isfinite(skin) and skin >= 0):
+            raise UserError(f"skin is {skin}; expected zero or a positive length in Å.")
+        self.cutoff, self.skin = cutoff, skin
+        self.n_searches = 0
+        self._reference: Structure | None = None
+        self._candidates: tuple[IntArray, IntArray] | None = None
+
+    def _outdated(self, structure: Structure) -> bool:
+        reference = self._reference
+        if reference is None or self.skin == 0 or len(reference) != len(structure):
+            return True
+        if not (np.array_equal(reference.pbc, structure.pbc) and np.array_equal(reference.cell, structure.cell)):
+            return True
+        moved = structure.positions - reference.positions
+        return bool((moved * moved).sum(axis=1).max() > (0.5 * self.skin) ** 2)
+
+    def __call__(self, structure: Structure) -> tuple[IntArray, IntArray]:
+        """edge_index (2, E) and edge_shift (E, 3) as of `neighbor_list`."""
+        if self._outdated(structure):
+            self._candidates = neighbor_list(structure, self.cutoff + self.skin)
+            # A copy: the caller may go on to move the atoms in place.
+            self._reference = Structure(
+                structure.numbers.copy(), structure.positions.copy(), structure.cell.copy(), structure.pbc.copy()
+            )
+            self.n_searches += 1
+        assert self._candidates is not None
+        edge_index, edge_shift = self._candidates
+        if self.skin == 0:
+            return edge_index, edge_shift
+        vectors = edge_vectors(structure, edge_index, edge_shift)
+        within = np.einsum("ex,ex->e", vectors, vectors) < self.cutoff**2
+        return edge_index[:, within], edge_shift[within]

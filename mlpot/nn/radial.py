@@ -1,0 +1,46 @@
+"""Distances expanded in radial bases, and the envelopes that take them to zero at the cutoff."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def norm(vectors: Tensor) -> Tensor:
+    """Lengths of vectors (E, 3) -> (E,), with the gradient of a zero vector taken as zero."""
+    squares = (vectors * vectors).sum(-1)
+    zero = squares == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, squares).sqrt())
+
+
+def cosine_cutoff(distances: Tensor, cutoff: float) -> Tensor:
+    """½ (cos(π d / cutoff) + 1) below the cutoff, 0 beyond (Behler, J. Chem. Phys. 134, 074106, 2011, eq. 3)."""
+    envelope = 0.5 * (torch.cos(distances * (math.pi / cutoff)) + 1.0)
+    return envelope * (distances < cutoff)
+
+
+def polynomial_cutoff(distances: Tensor, cutoff: float, p: int = 6) -> Tensor:
+    """1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) with x = d / cutoff, 0 beyond (arXiv:2003.03123, eq. 8).
+
+    Its value and first two derivatives vanish at the cutoff.
+    """
+    x = distances / cutoff
+    envelope = 1.0 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2)) + x * x * (p * (p + 1) / 2))
+    return envelope * (distances < cutoff)
+
+
+class GaussianBasis(nn.Module):
+    """exp(-γ (d - μ_k)²) with n centres μ_k evenly from 0 to the cutoff and γ = 1 / (2 Δμ²) (arXiv:1706.08566, eq. 4)."""
+
+    def __init__(self, n_basis: int, cutoff: float) -> None:
+        super().__init__()
+        self.n_basis, self.cutoff = n_basis, cutoff
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """(E,) in Å -> (E, n_basis)."""
+        # Made anew in the dtype of the distances: a stored float32 copy would spoil a model cast to float64.
+        centers = torch.linspace(0.0, self.cutoff, self.n_basis, dtype=distances.dtype, device=distances.device)
+        difference = distances[:, None] - centers
+        return torch.exp(difference * difference * (-0.5 * ((self.n_basis - 1) / self.cutoff) ** 2))

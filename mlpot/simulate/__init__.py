@@ -1,0 +1,1 @@
+"""Dynamics and relaxation through the ASE calculator."""

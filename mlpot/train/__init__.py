@@ -1,0 +1,1 @@
+"""Training: configuration, loss, metrics and the loop."""
