@@ -284,11 +284,16 @@ def _reversed(source: Tensor, target: Tensor, shift: Tensor) -> tuple[Tensor, Te
     return target, source, -shift
 
 
-def _joined(values: Sequence[Tensor | None], default: float) -> Tensor | None:
-    """Structure-level inputs of several graphs; where only some state one, the others get the default."""
+def _joined(graphs: Sequence[AtomsGraph], name: str, default: float) -> Tensor | None:
+    """A structure-level input of several graphs; where only some state it, the others get the default."""
+    values = [getattr(graph, name) for graph in graphs]
     if all(value is None for value in values):
         return None
-    return torch.cat([torch.full((1,), default, dtype=torch.float64) if value is None else value for value in values])
+    filled = [
+        torch.full((graph.n_structures,), default, dtype=torch.float64) if value is None else value
+        for graph, value in zip(graphs, values, strict=True)
+    ]
+    return torch.cat(filled)
 
 
 def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
@@ -301,7 +306,7 @@ def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
     n_structures = [g.n_structures for g in graphs]
     first_atom = np.cumsum([0, *n_atoms[:-1]]).tolist()
     first_structure = np.cumsum([0, *n_structures[:-1]]).tolist()
-    return AtomsGraph(
+    joined = AtomsGraph(
         torch.cat([g.numbers for g in graphs]),
         torch.cat([g.positions for g in graphs]),
         torch.cat([g.cell for g in graphs]),
@@ -310,6 +315,15 @@ def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
         torch.cat([g.edge_shift for g in graphs]),
         torch.cat([g.batch + start for g, start in zip(graphs, first_structure, strict=True)]),
         min(g.cutoff for g in graphs),
-        _joined([g.charge for g in graphs], 0.0),
-        _joined([g.spin for g in graphs], 1.0),
+        _joined(graphs, "charge", 0.0),
+        _joined(graphs, "spin", 1.0),
     )
+    if all("pairs" in g.__dict__ for g in graphs):
+        pairs = [g.pairs for g in graphs]
+        first_edge = np.cumsum([0, *(g.n_edges for g in graphs[:-1])]).tolist()
+        first_pair = np.cumsum([0, *(len(pair_edge) for pair_edge, _ in pairs[:-1])]).tolist()
+        joined.__dict__["pairs"] = (
+            torch.cat([pair_edge + start for (pair_edge, _), start in zip(pairs, first_edge, strict=True)]),
+            torch.cat([edge_pair + start for (_, edge_pair), start in zip(pairs, first_pair, strict=True)]),
+        )
+    return joined

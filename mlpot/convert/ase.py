@@ -66,3 +66,13 @@ def stress_from_virial(virial: NDArray[np.float64], cell: NDArray[np.float64]) -
     if volume < 1e-9:
         raise UserError("a virial needs a cell with a volume to become a stress; this cell has none.")
     return -np.asarray(virial, dtype=np.float64).reshape(3, 3) / volume
+
+
+def as_stress(value: Any, where: str) -> NDArray[np.float64]:
+    """A stress of 6 numbers (Voigt: xx, yy, zz, yz, xz, xy), 9 or (3, 3) as (3, 3)."""
+    array = np.asarray(value, dtype=np.float64)
+    if array.size == 6:
+        return from_voigt(array.reshape(6))
+    if array.size == 9:
+        return array.reshape(3, 3)
+    raise UserError(f"{where}: a stress has 6 or 9 numbers; this one has {array.size}.")

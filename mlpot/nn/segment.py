@@ -25,6 +25,8 @@ class _PairConvolution(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, h: Tensor, edges: PairEdges) -> Tensor:
         ctx.save_for_backward(weights, h)
         ctx.edges = edges
+        # Gradients arrive transposed or expanded at times, where gathering is several times slower.
+        weights, h = weights.contiguous(), h.contiguous()
         product = F.embedding(edges.pair, weights).mul_(F.embedding(edges.source, h))
         return F.embedding_bag(edges.every_edge, product, edges.first_edge, mode="sum")
 
@@ -47,6 +49,7 @@ class _PairProduct(torch.autograd.Function):
         ctx.save_for_backward(a, b)
         ctx.edges = edges
         i, j = edges.pair_target, edges.pair_source
+        a, b = a.contiguous(), b.contiguous()
         product = F.embedding(i, a).mul_(F.embedding(j, b))
         return product.addcmul_(F.embedding(j, a), F.embedding(i, b))
 

@@ -1,0 +1,256 @@
+"""The store: labelled structures in one HDF5 file, with units as attributes, read a frame at a time.
+
+Atoms of all frames lie one after the other; `offset` says where each frame begins. What is missing is NaN.
+
+| dataset                 | shape     | unit  |     | dataset        | shape        | unit  |
+|-------------------------|-----------|-------|-----|----------------|--------------|-------|
+| offset                  | (n + 1,)  |       |     | energy         | (n,)         | eV    |
+| numbers                 | (A,)      |       |     | forces         | (A, 3)       | eV/Å  |
+| positions               | (A, 3)    | Å     |     | stress         | (n, 3, 3)    | eV/Å³ |
+| cell                    | (n, 3, 3) | Å     |     | weight         | (n,)         |       |
+| pbc                     | (n, 3)    |       |     | config_type    | (n,)         | index |
+| charge, spin            | (n,)      | e, -  |     | info           | (n,) JSON    |       |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mlpot import __version__
+from mlpot.data.frame import LABELS, Frame
+from mlpot.errors import UserError
+from mlpot.structure import Structure
+
+FORMAT = "mlpot store"
+VERSION = 1
+UNITS = {"positions": "Å", "cell": "Å", "energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "charge": "e"}
+# name -> (per atom or per frame, shape of an entry, type)
+_LAYOUT: dict[str, tuple[str, tuple[int, ...], Any]] = {
+    "numbers": ("atom", (), np.uint8),
+    "positions": ("atom", (3,), np.float64),
+    "forces": ("atom", (3,), np.float64),
+    "cell": ("frame", (3, 3), np.float64),
+    "pbc": ("frame", (3,), np.bool_),
+    "energy": ("frame", (), np.float64),
+    "stress": ("frame", (3, 3), np.float64),
+    "charge": ("frame", (), np.float64),
+    "spin": ("frame", (), np.float64),
+    "weight": ("frame", (), np.float64),
+    "config_type": ("frame", (), np.int32),
+    "info": ("frame", (), h5py.string_dtype()),
+    "offset": ("frame", (), np.int64),
+}
+_CHUNK = {"atom": 4096, "frame": 1024}
+_BUFFER = 4096  # frames
+
+
+def is_store(path: Path) -> bool:
+    """Whether a file is a store of ours."""
+    if not h5py.is_hdf5(path):
+        return False
+    try:
+        with h5py.File(path) as file:
+            return file.attrs.get("format") == FORMAT
+    except OSError:
+        return False
+
+
+class Store:
+    """A data set in a store. Opening reads the header alone; each frame is read when asked for."""
+
+    source = FORMAT
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = str(path)
+        self._handle: tuple[int, h5py.File] | None = None
+        self._offset: NDArray[np.int64] | None = None
+        attributes = self._file().attrs
+        if attributes["version"] > VERSION:
+            raise UserError(f"{path}: store version {attributes['version']}; this mlpot {__version__} reads up to {VERSION}.")
+        for name, unit in UNITS.items():
+            stated = self._file()[name].attrs.get("units") if name in self._file() else None
+            if stated != unit:
+                raise UserError(f'{path}: {name} is in "{stated}"; a store holds {unit}. Convert the source again.')
+        self.sha = str(attributes["sha"])
+        self.theory = str(attributes["theory"])
+        self.notes = tuple(json.loads(attributes["notes"]))
+        self.elements = tuple(int(z) for z in attributes["elements"])
+        self._counts = {label: int(attributes[f"n_{label}"]) for label in LABELS}
+        self._types: list[str] = json.loads(attributes["config_types"])
+        self._n = int(attributes["n_frames"])
+
+    def _file(self) -> h5py.File:
+        # A handle does not survive a fork, so each process opens its own.
+        if self._handle is None or self._handle[0] != os.getpid():
+            try:
+                self._handle = os.getpid(), h5py.File(self.path)
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be opened ({error}). It may be damaged or cut short.") from None
+        return self._handle[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handle": None}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def _offsets(self) -> NDArray[np.int64]:
+        if self._offset is None:
+            self._offset = np.append(self._file()["offset"][()], self._file()["numbers"].shape[0])
+        return self._offset
+
+    def n_atoms(self) -> NDArray[np.int64]:
+        """Atoms of every frame, (n,)."""
+        return np.diff(self._offsets())
+
+    def counts(self) -> dict[str, int]:
+        """How many frames carry each label."""
+        return dict(self._counts)
+
+    def config_types(self) -> list[str]:
+        """Config type of every frame."""
+        return [self._types[index] for index in self._file()["config_type"][()]]
+
+    def __getitem__(self, index: int) -> Frame:
+        if not -self._n <= index < self._n:
+            raise IndexError(index)
+        index %= self._n
+        file = self._file()
+        first, last = (int(x) for x in self._offsets()[index : index + 2])
+        energy, charge, spin = (float(file[name][index]) for name in ("energy", "charge", "spin"))
+        forces, stress = file["forces"][first:last], file["stress"][index]
+        structure = Structure(
+            file["numbers"][first:last].astype(np.int64),
+            file["positions"][first:last],
+            file["cell"][index],
+            file["pbc"][index],
+            None if np.isnan(charge) else charge,
+            None if np.isnan(spin) else spin,
+        )
+        return Frame(
+            structure,
+            None if np.isnan(energy) else energy,
+            None if np.isnan(forces).any() else forces,
+            None if np.isnan(stress).any() else stress,
+            float(file["weight"][index]),
+            self._types[int(file["config_type"][index])],
+            json.loads(file["info"].asstr()[index]),
+        )
+
+
+def _columns(frame: Frame, first_atom: int, types: dict[str, int]) -> dict[str, Any]:
+    s, n = frame.structure, len(frame.structure)
+
+    def or_nan(value: Any, shape: tuple[int, ...]) -> Any:
+        return np.full(shape, np.nan) if value is None else value
+
+    return {
+        "numbers": s.numbers,
+        "positions": s.positions,
+        "forces": or_nan(frame.forces, (n, 3)),
+        "cell": s.cell,
+        "pbc": s.pbc,
+        "energy": or_nan(frame.energy, ()),
+        "stress": or_nan(frame.stress, (3, 3)),
+        "charge": or_nan(s.charge, ()),
+        "spin": or_nan(s.spin, ()),
+        "weight": frame.weight,
+        "config_type": types.setdefault(frame.config_type, len(types)),
+        "info": json.dumps(dict(frame.info), ensure_ascii=False),
+        "offset": first_atom,
+    }
+
+
+class _Writer:
+    """Appends frames to an open file, some thousand at a time."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self.file, self.rows = file, list[dict[str, Any]]()
+        self.types: dict[str, int] = {}
+        self.counts = dict.fromkeys(LABELS, 0)
+        self.elements: set[int] = set()
+        self.n_frames = self.n_atoms = 0
+        self.digest = hashlib.sha256()
+        for name, (kind, shape, dtype) in _LAYOUT.items():
+            data = file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(_CHUNK[kind], *shape))
+            if name in UNITS:
+                data.attrs["units"] = UNITS[name]
+
+    def add(self, frame: Frame) -> None:
+        self.rows.append(_columns(frame, self.n_atoms, self.types))
+        self.n_frames += 1
+        self.n_atoms += len(frame.structure)
+        self.elements.update(np.unique(frame.structure.numbers).tolist())
+        for label in LABELS:
+            self.counts[label] += frame.has(label)
+        if len(self.rows) >= _BUFFER:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self.rows:
+            return
+        for name, (kind, _, dtype) in _LAYOUT.items():
+            values = [row[name] for row in self.rows]
+            block: Any = np.concatenate(values) if kind == "atom" else np.array(values, dtype=object if name == "info" else dtype)
+            data = self.file[name]
+            start = data.shape[0]
+            data.resize(start + len(block), axis=0)
+            data[start:] = block
+            self.digest.update("\n".join(values).encode() if name == "info" else np.ascontiguousarray(block, dtype=dtype).tobytes())
+        self.rows.clear()
+
+
+def write_store(
+    path: str | os.PathLike[str], frames: Iterable[Frame], theory: str = "", notes: Iterable[str] = (), source: str = ""
+) -> int:
+    """Write frames to a store and return their number. The file is there whole, or not at all; frames are streamed."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written ({error.strerror}).") from None
+    try:
+        with h5py.File(temporary, "w") as file:
+            writer = _Writer(file)
+            for frame in frames:
+                writer.add(frame)
+            writer.flush()
+            if not writer.n_frames:
+                raise UserError(f"{target}: there are no frames to write.")
+            file.attrs.update(
+                {
+                    "format": FORMAT,
+                    "version": VERSION,
+                    "written_by": __version__,
+                    "n_frames": writer.n_frames,
+                    "elements": sorted(writer.elements),
+                    "config_types": json.dumps(list(writer.types)),
+                    "theory": theory,
+                    "notes": json.dumps(list(notes)),
+                    "source": source,
+                    "sha": writer.digest.hexdigest(),
+                    **{f"n_{label}": count for label, count in writer.counts.items()},
+                }
+            )
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return writer.n_frames
+
+
+def frames_of(dataset: Any) -> Iterator[Frame]:
+    """The frames of a data set, one after the other."""
+    return (dataset[index] for index in range(len(dataset)))

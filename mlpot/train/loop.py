@@ -1,0 +1,322 @@
+"""The training loop: steps, validation, checkpoints; a run that is killed and resumed ends as if it never was."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mlpot.data.loader import Batch, Loader, plan_batches
+from mlpot.errors import UserError
+from mlpot.potential import Potential, Prediction, predict
+from mlpot.train.config import Config
+from mlpot.train.distributed import World
+from mlpot.train.loss import TERMS, Term, denominators, loss
+from mlpot.train.metrics import ErrorTable
+from mlpot.train.schedule import Plateau, learning_rate, weights
+
+
+@dataclass
+class Progress:
+    """Where a run is. `batch` is the next batch of the epoch, `fraction` the part of the run that is done."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    fraction: float = 0.0
+    validated: float = 0.0
+    best: float = math.inf
+    best_epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What the loop tells the outside; each is called by the first process only."""
+
+    row: Callable[[dict[str, Any]], None]
+    checkpoint: Callable[[Trainer, bool], None]
+    tick: Callable[[Trainer], None]
+
+
+class Average:
+    """Exponential moving average of a potential's parameters, kept in a copy of it.
+
+    The decay starts low, so that early averages forget the random start. (torch.optim.swa_utils walks the module tree
+    at every update, a tenth of the time of a small model's step.)
+    """
+
+    def __init__(self, potential: Potential, decay: float) -> None:
+        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.decay, self.n = decay, 0
+        self._current, self._averaged = list(potential.parameters()), list(self.potential.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the present parameters."""
+        torch._foreach_lerp_(self._averaged, self._current, 1.0 - min(self.decay, (1.0 + self.n) / (10.0 + self.n)))
+        self.n += 1
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {"n": self.n, "parameters": {k: v.cpu().clone() for k, v in self.potential.state_dict().items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """From `state`."""
+        self.n = state["n"]
+        self.potential.load_state_dict(state["parameters"])
+
+
+class Trainer:
+    """Trains `potential` in place; `averaged` holds the parameters that are validated and kept.
+
+    The order of the frames in an epoch depends on the seed and the epoch alone.
+    """
+
+    def __init__(
+        self, config: Config, potential: Potential, train: Loader, valid: Loader | None, world: World, listener: Listener
+    ) -> None:
+        self.config, self.settings = config, config.training
+        self.potential, self.train, self.valid = potential, train, valid
+        self.world, self.listener = world, listener
+        self.device = next(potential.parameters()).device
+        self.parameters = [p for p in potential.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay, fused=True
+        )
+        decay = self.settings.ema
+        self._average = Average(potential, decay) if decay else None
+        self.plateau = Plateau(self.settings)
+        self.progress = Progress()
+        self.terms = self._terms()
+        self._sizes: NDArray[np.int64] | None = None
+        self._sums = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
+        self._counts = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
+        self.last_row: dict[str, Any] = {}
+
+    @property
+    def averaged(self) -> Potential:
+        """The potential with averaged parameters, or the potential itself where there is no averaging."""
+        return self.potential if self._average is None else self._average.potential
+
+    def _terms(self) -> dict[str, Term]:
+        counts = self.train.dataset.counts()
+        final = weights(self.config, 1.0)
+        terms = {}
+        for name in TERMS:
+            term = getattr(self.config.loss, name)
+            if counts[name] and (final[name] or not isinstance(term.weight, float)):
+                terms[name] = Term(term.kind, term.delta, getattr(term, "per_atom", True))
+        if not terms:
+            raise UserError("no label that the loss has a weight for is in the training frames: there is nothing to fit.")
+        return terms
+
+    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The batches of an epoch, each a list of frame numbers."""
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.train))
+        settings = self.settings
+        if settings.batch_atoms is not None:
+            self._sizes = self.train.dataset.n_atoms() if self._sizes is None else self._sizes
+            return plan_batches(order, None, self._sizes, settings.batch_atoms)
+        if settings.batch_edges is not None:
+            self._sizes = self.train.n_edges() if self._sizes is None else self._sizes
+            return plan_batches(order, None, self._sizes, settings.batch_edges)
+        return plan_batches(order, settings.batch_size)
+
+    def fit(self) -> None:
+        """Train to the end of the epochs or of the budget. Raises UserError for NaN and for want of memory."""
+        progress, before = self.progress, time.perf_counter()
+        while progress.fraction < 1.0:
+            plan = self.plan(progress.epoch)
+            while progress.batch < len(plan) and progress.fraction < 1.0:
+                indices = plan[progress.batch]
+                progress.batch += 1
+                progress.step += 1
+                now = time.perf_counter()
+                progress.seconds, before = progress.seconds + now - before, now
+                self._advance(len(plan))
+                self.step(indices)
+                epoch_over = progress.batch == len(plan)
+                if epoch_over:
+                    progress.epoch, progress.batch = progress.epoch + 1, 0
+                if self._validation_due(epoch_over):
+                    self.validate()
+                elif self.world.first:
+                    self.listener.tick(self)
+                if epoch_over:
+                    break
+
+    def _advance(self, n_batches: int) -> None:
+        """Set the fraction done: of the epochs, or of the time, on the first process's clock."""
+        progress = self.progress
+        if self.settings.budget is None:
+            assert self.settings.epochs is not None
+            progress.fraction = (progress.epoch + progress.batch / n_batches) / self.settings.epochs
+        else:
+            seconds = torch.tensor([progress.seconds if self.world.first else 0.0], dtype=torch.float64)
+            progress.seconds = float(self.world.total(seconds.to(self.device)))
+            progress.fraction = min(1.0, progress.seconds / self.settings.budget)
+
+    def _validation_due(self, epoch_over: bool) -> bool:
+        progress, every = self.progress, self.settings.valid_every
+        if progress.fraction >= 1.0:
+            return True
+        if every is not None:
+            return epoch_over and progress.epoch % every == 0
+        since = progress.fraction - progress.validated
+        return since >= (0.01 if epoch_over else 0.05)
+
+    def step(self, indices: NDArray[np.int64]) -> None:
+        """One optimiser step on a global batch, of which this process works on its share."""
+        progress = self.progress
+        share = indices[self.world.rank :: self.world.size]
+        rate = learning_rate(self.settings, progress.fraction, self.plateau.factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = self.train.batch(share).to(self.device) if len(share) else None
+        total = torch.zeros(3, dtype=torch.float64, device=self.device)
+        if batch is not None:
+            total = denominators(batch.labels, batch.graph.batch)
+        self.world.total(total)
+        values = torch.zeros(4, dtype=torch.float64, device=self.device)
+        prediction = None
+        if batch is not None:
+            prediction = self._predict(batch)
+            objective, parts = loss(prediction, batch, self.terms, weights(self.config, progress.fraction), total)
+            values = torch.cat([objective.detach()[None], parts])
+            if objective.requires_grad:
+                objective.backward()
+        self.world.add_gradients(self.parameters)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf)
+        # A share's terms are parts of the global batch's, so their sums over the processes are the whole.
+        summed = self.world.total(values).cpu()
+        if not math.isfinite(float(summed[0])) or not math.isfinite(float(norm)):
+            raise UserError(self._blame(indices, batch, prediction, float(summed[0]), float(norm)))
+        self.optimizer.step()
+        if self._average is not None:
+            self._average.update()
+        self._sums += summed
+        self._counts += torch.cat([torch.ones(1, dtype=torch.float64), (total > 0).cpu()])
+
+    def _predict(self, batch: Batch) -> Prediction:
+        try:
+            return predict(
+                self.potential,
+                batch.graph,
+                forces="forces" in self.terms,
+                stress="stress" in self.terms,
+                create_graph=True,
+            )
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            graph = batch.graph
+            raise UserError(
+                f"out of memory on {self.device} with a batch of {graph.n_structures} frames, {graph.n_atoms} atoms and "
+                f"{graph.n_edges} edges in {self.config.dtype}. Use a smaller batch (training.batch_size, or "
+                f"training.batch_edges={max(1, graph.n_edges // 2)}), dtype=float32, a shorter model.cutoff or fewer "
+                f"model.channels."
+            ) from None
+
+    def _blame(
+        self, indices: NDArray[np.int64], batch: Batch | None, prediction: Prediction | None, value: float, norm: float
+    ) -> str:
+        """What to say of a step whose loss or gradient is not finite: the frames, and those to look at first."""
+        suspects: list[int] = []
+        if batch is not None and prediction is not None:
+            wrong = ~torch.isfinite(prediction.energy)
+            if prediction.forces is not None:
+                atoms = ~torch.isfinite(prediction.forces).all(dim=1)
+                wrong = wrong | torch.zeros_like(wrong).index_put((batch.graph.batch[atoms],), torch.tensor(True))
+            suspects = batch.labels.index[wrong].tolist()
+        named = f" Not finite for frames {suspects[:10]}." if suspects else ""
+        return (
+            f"training stopped at epoch {self.progress.epoch + 1}, step {self.progress.step}: the loss is {value} and the "
+            f"norm of its gradient {norm}. The batch holds frames {sorted(int(i) for i in indices)[:50]} of the training "
+            f"frames.{named} The last checkpoint is from before this step. Look at these frames (mlpot data inspect), or "
+            f"lower training.learning_rate (now {self.settings.learning_rate})."
+        )
+
+    def validate(self) -> None:
+        """Errors of the averaged potential on the validation frames; a row in the log; a checkpoint."""
+        progress = self.progress
+        progress.validated = progress.fraction
+        row: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "seconds": round(progress.seconds, 3),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }
+        means = (self._sums / self._counts).tolist()
+        row.update({f"train_loss{end}": v for end, v in zip(("", "_energy", "_forces", "_stress"), means, strict=True)})
+        self._sums.zero_()
+        self._counts.zero_()
+        better = True
+        if self.valid is not None:
+            table, value = self.evaluate(self.valid)
+            better = value < progress.best
+            if better:
+                progress.best, progress.best_epoch = value, progress.epoch
+            self.plateau.saw(value)
+            row["valid_loss"] = value
+            summary = table.summary()
+            for key in ("energy_mae_meV_per_atom", "forces_mae_meV_per_A", "stress_mae_meV_per_A3"):
+                if key in summary:
+                    row[f"valid_{key}"] = summary[key]
+        self.last_row = row
+        if self.world.first:
+            self.listener.row(row)
+            self.listener.checkpoint(self, better)
+
+    def evaluate(self, loader: Loader) -> tuple[ErrorTable, float]:
+        """The averaged potential's errors on all frames of a loader, and its loss with the final weights."""
+        model, final = self.averaged, weights(self.config, 1.0)
+        limit = max(1, 4096 // max(1, int(loader.dataset.n_atoms().mean())))
+        plan = plan_batches(np.arange(len(loader)), limit)[self.world.rank :: self.world.size]
+        table = ErrorTable()
+        sums, totals = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        for batch in (batch.to(self.device) for batch in loader.batches(plan)):
+            prediction = predict(model, batch.graph, forces="forces" in self.terms, stress="stress" in self.terms)
+            table.add(batch.graph, prediction, batch.labels)
+            count = denominators(batch.labels, batch.graph.batch)
+            _, values = loss(prediction, batch, self.terms, final, count)
+            sums += (values * count).cpu()
+            totals += count.cpu()
+        gathered = self.world.gather((table, sums, totals))
+        merged = ErrorTable()
+        for other, _, _ in gathered:
+            merged.merge(other)
+        sums, totals = sum(g[1] for g in gathered), sum(g[2] for g in gathered)  # type: ignore[assignment]
+        means = torch.where(totals > 0, sums / totals.clamp(min=1e-300), 0.0)
+        return merged, sum(final[name] * float(mean) for name, mean in zip(TERMS, means, strict=True))
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs to go on as this one would: tensors and plain values."""
+        return {
+            "progress": asdict(self.progress),
+            "parameters": {k: v.detach().cpu().clone() for k, v in self.potential.state_dict().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "averaged": None if self._average is None else self._average.state(),
+            "plateau": self.plateau.state(),
+            "sums": [self._sums.clone(), self._counts.clone()],
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """From `state`."""
+        self.progress = Progress(**state["progress"])
+        self.potential.load_state_dict(state["parameters"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._average is not None:
+            self._average.restore(state["averaged"])
+        self.plateau.restore(state["plateau"])
+        self._sums, self._counts = (tensor.clone() for tensor in state["sums"])
+        torch.set_rng_state(state["random"])
