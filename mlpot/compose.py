@@ -130,9 +130,13 @@ class Ensemble(Composition):
 
 
 class Members(NamedTuple):
-    """Each member's answer, stacked along the first axis: energy (M, S), forces (M, N, 3), stress (M, S, 3, 3)."""
+    """Each member's answer, stacked along the first axis.
+
+    energy (M, S), atom_energies (M, N), forces (M, N, 3), stress (M, S, 3, 3); units as of `Prediction`.
+    """
 
     energy: Tensor
+    atom_energies: Tensor
     forces: Tensor | None
     stress: Tensor | None
 
@@ -146,6 +150,7 @@ def predict_members(model: Ensemble, graph: AtomsGraph, *, forces: bool = True, 
 
     return Members(
         torch.stack([answer.energy for answer in answers]),
+        torch.stack([answer.atom_energies for answer in answers]),
         stacked([answer.forces for answer in answers]),
         stacked([answer.stress for answer in answers]),
     )

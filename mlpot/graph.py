@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +16,8 @@ from mlpot.convert import rdkit as _rdkit
 from mlpot.errors import UserError
 from mlpot.neighbors import neighbor_list
 from mlpot.structure import Structure
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,29 @@ class AtomsGraph:
         """Where the tensors are."""
         return self.positions.device
 
-    def edge_vectors(self) -> Tensor:
-        """r_j + shift·cell - r_i in Å, (E, 3) float64, from target i to source j; differentiable in positions and cell."""
-        source, target = self.edge_index
+    def edge_vectors(self, which: Tensor | None = None) -> Tensor:
+        """r_j + shift·cell - r_i in Å, (E, 3) float64, from target i to source j; differentiable in positions and cell.
+
+        `which` (M,) picks edges, e.g. one of each pair.
+        """
+        edge_index, edge_shift = self.edge_index, self.edge_shift
+        if which is not None:
+            edge_index, edge_shift = edge_index[:, which], edge_shift[which]
+        source, target = edge_index
         vectors = self.positions.index_select(0, source) - self.positions.index_select(0, target)
-        shift = self.edge_shift.to(self.cell.dtype)
+        shift = edge_shift.to(self.cell.dtype)
         if self.n_structures == 1:
             return vectors + shift @ self.cell[0]
         return vectors + torch.bmm(shift[:, None], self.cell[self.batch[target]])[:, 0]
 
-    @cached_property
+    def derived(self, key: str, make: Callable[[AtomsGraph], T]) -> T:
+        """`make(graph)`, kept under `key` for this graph and those `moved` from it: for what depends on edges alone."""
+        kept = self.__dict__.setdefault("_derived", {})
+        if key not in kept:
+            kept[key] = make(self)
+        return kept[key]
+
+    @property
     def pairs(self) -> tuple[Tensor, Tensor]:
         """The undirected pairs: (pair_edge (P,), edge_pair (E,)).
 
@@ -88,29 +102,12 @@ class AtomsGraph:
         the distance alone, such as a radial filter, need only be worked out once a pair.
         Raises ValueError where an edge lacks its reverse.
         """
-        source, target = self.edge_index
-        forward = source < target
-        same = torch.nonzero(source == target)[:, 0]
-        if same.numel():
-            # Of an atom's image at +shift and -shift, take the one whose first non-zero component is positive.
-            a, b, c = self.edge_shift[same].unbind(1)
-            forward[same] = (a > 0) | ((a == 0) & ((b > 0) | ((b == 0) & (c > 0))))
-        pair_edge, reverse_edge = torch.nonzero(forward)[:, 0], torch.nonzero(~forward)[:, 0]
-        keys = (source, target, self.edge_shift)
-        ahead, back = _ordered(*(k[pair_edge] for k in keys)), _ordered(*_reversed(*(k[reverse_edge] for k in keys)))
-        if pair_edge.numel() != reverse_edge.numel():
-            raise ValueError("every edge needs its reverse; this graph's edges are one-sided")
-        edge_pair = torch.empty_like(source)
-        pair_number = torch.arange(pair_edge.numel(), device=source.device)
-        edge_pair[pair_edge[ahead]] = pair_number
-        edge_pair[reverse_edge[back]] = pair_number
-        return pair_edge[ahead], edge_pair
+        return self.derived("pairs", _pairs)
 
     def moved(self, positions: Tensor, cell: Tensor | None = None) -> AtomsGraph:
         """The same atoms and edges at other positions (N, 3) and, where given, in another cell (S, 3, 3)."""
         graph = replace(self, positions=positions, cell=self.cell if cell is None else cell)
-        if "pairs" in self.__dict__:  # they depend on the edges alone
-            graph.__dict__["pairs"] = self.__dict__["pairs"]
+        graph.__dict__["_derived"] = self.__dict__.setdefault("_derived", {})
         return graph
 
     def to(self, device: str | torch.device) -> AtomsGraph:
@@ -270,6 +267,27 @@ def _each(convert: Any, source: Any, single: bool) -> Structure | list[Structure
     return [convert(one) for one in source]
 
 
+def _pairs(graph: AtomsGraph) -> tuple[Tensor, Tensor]:
+    source, target = graph.edge_index
+    forward = source < target
+    same = torch.nonzero(source == target)[:, 0]
+    if same.numel():
+        # Of an atom's image at +shift and -shift, take the one whose first non-zero component is positive.
+        a, b, c = graph.edge_shift[same].unbind(1)
+        forward[same] = (a > 0) | ((a == 0) & ((b > 0) | ((b == 0) & (c > 0))))
+    pair_edge, reverse_edge = torch.nonzero(forward)[:, 0], torch.nonzero(~forward)[:, 0]
+    if pair_edge.numel() != reverse_edge.numel():
+        raise ValueError("every edge needs its reverse; this graph's edges are one-sided")
+    shift = graph.edge_shift
+    ahead = _ordered(source[pair_edge], target[pair_edge], shift[pair_edge])
+    back = _ordered(target[reverse_edge], source[reverse_edge], -shift[reverse_edge])
+    edge_pair = torch.empty_like(source)
+    pair_number = torch.arange(pair_edge.numel(), device=source.device)
+    edge_pair[pair_edge[ahead]] = pair_number
+    edge_pair[reverse_edge[back]] = pair_number
+    return pair_edge[ahead], edge_pair
+
+
 def _ordered(source: Tensor, target: Tensor, shift: Tensor) -> Tensor:
     """The permutation that sorts directed edges by (target, source, shift)."""
     order = torch.arange(source.numel(), device=source.device)
@@ -278,10 +296,6 @@ def _ordered(source: Tensor, target: Tensor, shift: Tensor) -> Tensor:
     n = int(torch.maximum(source.max(), target.max())) + 1 if source.numel() else 1
     key = (target * n + source) * (2 * span) ** 3 + (a * 2 * span + b) * 2 * span + c
     return order[torch.argsort(key)]
-
-
-def _reversed(source: Tensor, target: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return target, source, -shift
 
 
 def _joined(graphs: Sequence[AtomsGraph], name: str, default: float) -> Tensor | None:
@@ -318,12 +332,13 @@ def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
         _joined(graphs, "charge", 0.0),
         _joined(graphs, "spin", 1.0),
     )
-    if all("pairs" in g.__dict__ for g in graphs):
+    if all("pairs" in g.__dict__.get("_derived", {}) for g in graphs):
         pairs = [g.pairs for g in graphs]
         first_edge = np.cumsum([0, *(g.n_edges for g in graphs[:-1])]).tolist()
         first_pair = np.cumsum([0, *(len(pair_edge) for pair_edge, _ in pairs[:-1])]).tolist()
-        joined.__dict__["pairs"] = (
+        shifted = (
             torch.cat([pair_edge + start for (pair_edge, _), start in zip(pairs, first_edge, strict=True)]),
             torch.cat([edge_pair + start for (_, edge_pair), start in zip(pairs, first_pair, strict=True)]),
         )
+        joined.derived("pairs", lambda graph: shifted)
     return joined

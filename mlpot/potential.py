@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -45,10 +46,8 @@ class Potential(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype the model computes in: that of its first floating-point parameter or buffer."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            if tensor.is_floating_point():
-                return tensor.dtype
-        return torch.float64
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
 
     def restrict_to(self, elements: Sequence[int] | None) -> None:
         """Let the model be used for these atomic numbers only (those it was trained on); None lifts the limit."""

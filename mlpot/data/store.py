@@ -50,7 +50,7 @@ _LAYOUT: dict[str, tuple[str, tuple[int, ...], Any]] = {
     "info": ("frame", (), h5py.string_dtype()),
     "offset": ("frame", (), np.int64),
 }
-_CHUNK = {"atom": 4096, "frame": 1024}
+_CHUNK = {"atom": 1024, "frame": 1024}  # rows; small, so that reading frames in any order stays quick
 _BUFFER = 4096  # frames
 
 
@@ -72,13 +72,14 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
-        self._handle: tuple[int, h5py.File] | None = None
+        self._handle: tuple[int, h5py.File, dict[str, Any]] | None = None
         self._offset: NDArray[np.int64] | None = None
-        attributes = self._file().attrs
+        _, file, data = self._open()
+        attributes = file.attrs
         if attributes["version"] > VERSION:
             raise UserError(f"{path}: store version {attributes['version']}; this mlpot {__version__} reads up to {VERSION}.")
         for name, unit in UNITS.items():
-            stated = self._file()[name].attrs.get("units") if name in self._file() else None
+            stated = data[name].attrs.get("units")
             if stated != unit:
                 raise UserError(f'{path}: {name} is in "{stated}"; a store holds {unit}. Convert the source again.')
         self.sha = str(attributes["sha"])
@@ -88,15 +89,21 @@ class Store:
         self._counts = {label: int(attributes[f"n_{label}"]) for label in LABELS}
         self._types: list[str] = json.loads(attributes["config_types"])
         self._n = int(attributes["n_frames"])
+        self._n_info = int(attributes["n_info"])
 
-    def _file(self) -> h5py.File:
-        # A handle does not survive a fork, so each process opens its own.
+    def _open(self) -> tuple[int, h5py.File, dict[str, Any]]:
+        # A handle does not survive a fork, so each process opens its own. Looking a dataset up by name costs more
+        # than reading a frame of it, so they are kept.
         if self._handle is None or self._handle[0] != os.getpid():
             try:
-                self._handle = os.getpid(), h5py.File(self.path)
+                file = h5py.File(self.path)
             except OSError as error:
                 raise UserError(f"{self.path}: cannot be opened ({error}). It may be damaged or cut short.") from None
-        return self._handle[1]
+            missing = sorted(set(_LAYOUT) - set(file))
+            if missing:
+                raise UserError(f"{self.path}: the store lacks {', '.join(missing)}; it is damaged.")
+            self._handle = os.getpid(), file, {name: file[name] for name in _LAYOUT}
+        return self._handle
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handle": None}
@@ -106,7 +113,8 @@ class Store:
 
     def _offsets(self) -> NDArray[np.int64]:
         if self._offset is None:
-            self._offset = np.append(self._file()["offset"][()], self._file()["numbers"].shape[0])
+            data = self._open()[2]
+            self._offset = np.append(data["offset"][()], data["numbers"].shape[0])
         return self._offset
 
     def n_atoms(self) -> NDArray[np.int64]:
@@ -119,21 +127,21 @@ class Store:
 
     def config_types(self) -> list[str]:
         """Config type of every frame."""
-        return [self._types[index] for index in self._file()["config_type"][()]]
+        return [self._types[index] for index in self._open()[2]["config_type"][()]]
 
     def __getitem__(self, index: int) -> Frame:
         if not -self._n <= index < self._n:
             raise IndexError(index)
         index %= self._n
-        file = self._file()
+        data = self._open()[2]
         first, last = (int(x) for x in self._offsets()[index : index + 2])
-        energy, charge, spin = (float(file[name][index]) for name in ("energy", "charge", "spin"))
-        forces, stress = file["forces"][first:last], file["stress"][index]
+        energy, charge, spin = (float(data[name][index]) for name in ("energy", "charge", "spin"))
+        forces, stress = data["forces"][first:last], data["stress"][index]
         structure = Structure(
-            file["numbers"][first:last].astype(np.int64),
-            file["positions"][first:last],
-            file["cell"][index],
-            file["pbc"][index],
+            data["numbers"][first:last].astype(np.int64),
+            data["positions"][first:last],
+            data["cell"][index],
+            data["pbc"][index],
             None if np.isnan(charge) else charge,
             None if np.isnan(spin) else spin,
         )
@@ -142,9 +150,9 @@ class Store:
             None if np.isnan(energy) else energy,
             None if np.isnan(forces).any() else forces,
             None if np.isnan(stress).any() else stress,
-            float(file["weight"][index]),
-            self._types[int(file["config_type"][index])],
-            json.loads(file["info"].asstr()[index]),
+            float(data["weight"][index]),
+            self._types[int(data["config_type"][index])],
+            json.loads(data["info"].asstr()[index]) if self._n_info else {},
         )
 
 
@@ -179,7 +187,7 @@ class _Writer:
         self.types: dict[str, int] = {}
         self.counts = dict.fromkeys(LABELS, 0)
         self.elements: set[int] = set()
-        self.n_frames = self.n_atoms = 0
+        self.n_frames = self.n_atoms = self.n_info = 0
         self.digest = hashlib.sha256()
         for name, (kind, shape, dtype) in _LAYOUT.items():
             data = file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(_CHUNK[kind], *shape))
@@ -189,6 +197,7 @@ class _Writer:
     def add(self, frame: Frame) -> None:
         self.rows.append(_columns(frame, self.n_atoms, self.types))
         self.n_frames += 1
+        self.n_info += bool(frame.info)
         self.n_atoms += len(frame.structure)
         self.elements.update(np.unique(frame.structure.numbers).tolist())
         for label in LABELS:
@@ -235,6 +244,7 @@ def write_store(
                     "version": VERSION,
                     "written_by": __version__,
                     "n_frames": writer.n_frames,
+                    "n_info": writer.n_info,
                     "elements": sorted(writer.elements),
                     "config_types": json.dumps(list(writer.types)),
                     "theory": theory,

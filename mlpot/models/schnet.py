@@ -74,11 +74,11 @@ class SchNet(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
-        pair_edge, edge_pair = graph.pairs
-        edges = PairEdges(graph.edge_index, pair_edge, edge_pair, graph.n_atoms)
-        distances = norm(graph.edge_vectors()[pair_edge])  # (P,) float64
-        envelope = cosine_cutoff(distances, self.cutoff).to(self.dtype)[:, None]
-        basis = self.basis(distances.to(self.dtype))
+        edges = PairEdges.of(graph)
+        distances = norm(graph.edge_vectors(edges.pair_edge))  # (P,) float64
+        dtype = self.embedding.weight.dtype
+        envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
+        basis = self.basis(distances.to(dtype))
         x = self.embedding(graph.numbers)  # (N, C)
         for interaction in self.interactions:
             x = x + interaction(x, basis, envelope, edges)

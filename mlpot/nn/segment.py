@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mlpot.graph import AtomsGraph
+
 
 def segment_sum(values: Tensor, index: Tensor, n: int) -> Tensor:
     """Sum of the rows of `values` (E, ...) that share an index, (n, ...). `index` (E,) int64 in any order."""
@@ -65,18 +67,20 @@ class _PairProduct(torch.autograd.Function):
 
 
 class PairEdges:
-    """The index tensors of a graph's edges and pairs, in the form that the convolution needs.
+    """The index tensors of a graph's edges and pairs, in the form that the convolution needs."""
 
-    edge_index (2, E) sorted by target; pair_edge (P,) and edge_pair (E,) as of `AtomsGraph.pairs`; n atoms.
-    """
-
-    def __init__(self, edge_index: Tensor, pair_edge: Tensor, edge_pair: Tensor, n_atoms: int) -> None:
-        self.source, target = edge_index
-        self.pair = edge_pair
-        self.pair_source, self.pair_target = self.source[pair_edge], target[pair_edge]
+    def __init__(self, graph: AtomsGraph) -> None:
+        self.pair_edge, self.pair = graph.pairs
+        self.source, target = (row.contiguous() for row in graph.edge_index)
+        self.pair_source, self.pair_target = self.source[self.pair_edge], target[self.pair_edge]
         self.every_edge = torch.arange(target.numel(), device=target.device)
         # Position of each atom's first edge; an atom without edges gets an empty bag, whose sum is zero.
-        self.first_edge = torch.searchsorted(target, torch.arange(n_atoms, device=target.device))
+        self.first_edge = torch.searchsorted(target, torch.arange(graph.n_atoms, device=target.device))
+
+    @classmethod
+    def of(cls, graph: AtomsGraph) -> PairEdges:
+        """Those of a graph, made once for it and its moved copies."""
+        return graph.derived("pair_edges", cls)
 
 
 def pair_convolution(weights: Tensor, h: Tensor, edges: PairEdges) -> Tensor:

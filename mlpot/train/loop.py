@@ -276,9 +276,9 @@ class Trainer:
             self.listener.row(row)
             self.listener.checkpoint(self, better)
 
-    def evaluate(self, loader: Loader) -> tuple[ErrorTable, float]:
-        """The averaged potential's errors on all frames of a loader, and its loss with the final weights."""
-        model, final = self.averaged, weights(self.config, 1.0)
+    def evaluate(self, loader: Loader, potential: Potential | None = None) -> tuple[ErrorTable, float]:
+        """Errors of a potential (the averaged one) on all frames of a loader, and its loss with the final weights."""
+        model, final = potential or self.averaged, weights(self.config, 1.0)
         limit = max(1, 4096 // max(1, int(loader.dataset.n_atoms().mean())))
         plan = plan_batches(np.arange(len(loader)), limit)[self.world.rank :: self.world.size]
         table = ErrorTable()

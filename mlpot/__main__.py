@@ -1,0 +1,5 @@
+"""python -m mlpot: the command line."""
+
+from mlpot.cli import main
+
+main()

@@ -1,0 +1,78 @@
+"""The command line: each command is a file in mlpot/commands; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+import click
+import typer
+from rich.console import Console
+
+from mlpot import __version__
+from mlpot.commands.data_convert import convert
+from mlpot.commands.data_inspect import inspect
+from mlpot.commands.demo import demo
+from mlpot.commands.evaluate import evaluate
+from mlpot.commands.md import md
+from mlpot.commands.models import models
+from mlpot.commands.predict import predict
+from mlpot.commands.relax import relax
+from mlpot.commands.train import train
+from mlpot.errors import PhysicsWarning, UserError
+
+app = typer.Typer(
+    name="mlpot",
+    help="Machine-learning interatomic potentials: train on your data, check, relax and run dynamics.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
+for command in (train, evaluate, predict, relax, md, models, demo):
+    app.command()(command)
+for command in (inspect, convert):
+    data.command()(command)
+app.add_typer(data, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"mlpot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+    """Options of all commands."""
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> None:
+    if issubclass(category, PhysicsWarning):
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {message}", style="yellow", markup=False)
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is one message and exit code 2; a stop by Ctrl-C is 130."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        console.print(f"error: {error}", style="red", markup=False)
+        sys.exit(2)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        console.print("stopped.", markup=False)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

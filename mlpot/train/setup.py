@@ -1,0 +1,213 @@
+"""From settings to what the loop needs: data, split, reference energies, an untrained potential, sensible defaults."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mlpot import models
+from mlpot.compose import ReferenceEnergies, Scaled, Sum
+from mlpot.data import references as refs
+from mlpot.data.dataset import Dataset, Subset
+from mlpot.data.opening import open_dataset
+from mlpot.data.options import ReadOptions
+from mlpot.data.split import Split, is_isolated_atom, load_split, size_of, split
+from mlpot.errors import PhysicsWarning, UserError
+from mlpot.potential import Potential
+from mlpot.structure import SYMBOLS
+from mlpot.train.config import Config, DataConfig
+
+DEFAULT_BUDGET = 15 * 60.0  # seconds
+VALID_FRACTION, VALID_MOST = 0.1, 500
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run before its first step. `notes` say what was found, assumed and chosen, one line each."""
+
+    config: Config
+    train: Dataset
+    valid: Dataset | None
+    test: Dataset | None
+    split: Split | None
+    references: refs.References | None
+    potential: Potential
+    notes: tuple[str, ...]
+
+
+def device_of(name: str) -> torch.device:
+    """A torch device; UserError where there is none of that kind. "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f'device "{name}" is not known; write cpu, cuda, cuda:0 or auto.') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda was asked for, but torch finds no CUDA device here. Use device=cpu or device=auto.")
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise UserError(f"device={name}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0.")
+    return device
+
+
+def prepare(config: Config) -> Prepared:
+    """Open, split and look at the data, and build the potential. Same settings and seed give the same result."""
+    notes: list[str] = []
+    data = config.data
+    options = ReadOptions(keys=data.keys, units=data.units, theory=data.theory)
+    whole = open_dataset(data.train, options)
+    train, valid, chosen = _split(config, whole, options)
+    test = None if data.test is None else open_dataset(data.test, options)
+    notes += [f"{whole.path}: {len(whole)} frames, {whole.source}", *whole.notes]
+    notes += [_described("training", train)]
+    notes += [_described("validation", valid)] if valid is not None else ["validation: none, the last parameters are kept"]
+    if test is not None:
+        notes.append(_described(f"test ({test.path})", test))
+    frames = refs.sample(train)
+    _same_elements(train, {"validation": valid, "test": test})
+    references = _references(data, train, frames)
+    if references is not None:
+        shown = ", ".join(f"{SYMBOLS[z]} {e:.4f}" for z, e in references.energies.items())
+        notes.append(f"reference energies ({references.origin}), eV: {shown}")
+    config, chosen_notes = with_defaults(config, train)
+    potential, scale = _potential(config, train, frames, references)
+    notes += [*chosen_notes, f"scale of the network's energies: {scale:.4g} eV (from the spread of the labels)"]
+    return Prepared(config, train, valid, test, chosen, references, potential, tuple(notes))
+
+
+def _split(config: Config, whole: Dataset, options: ReadOptions) -> tuple[Dataset, Dataset | None, Split | None]:
+    data = config.data
+    if data.split_file is not None:
+        chosen = load_split(data.split_file, whole)
+    elif isinstance(data.valid, str):
+        if data.train_size is None:
+            return whole, open_dataset(data.valid, options), None
+        chosen = split(whole, data.train_size, 0, seed=config.seed, method=data.split)
+        return Subset(whole, chosen.train), open_dataset(data.valid, options), chosen
+    else:
+        wanted = data.valid
+        if wanted is None:  # a tenth, of what is trained on if that is less than the whole
+            n = min(len(whole), round((data.train_size or len(whole)) * (1 + VALID_FRACTION)))
+            wanted = min(VALID_MOST, size_of(VALID_FRACTION, n, "valid")) if n > 4 else 0
+        chosen = split(whole, data.train_size, wanted, seed=config.seed, method=data.split)
+    valid = Subset(whole, chosen.valid) if len(chosen.valid) else None
+    return Subset(whole, chosen.train), valid, chosen
+
+
+def _described(name: str, dataset: Dataset) -> str:
+    counts = dataset.counts()
+    n = dataset.n_atoms()
+    labels = ", ".join(f"{label} {count}" for label, count in counts.items())
+    return f"{name}: {len(dataset)} frames of {n.min()} to {n.max()} atoms; frames with {labels}"
+
+
+def _same_elements(train: Dataset, others: Mapping[str, Dataset | None]) -> None:
+    for name, other in others.items():
+        new = set(other.elements) - set(train.elements) if other is not None else set()
+        # A file of a few isolated atoms may hold elements that the set itself does not.
+        if new:
+            raise UserError(
+                f"the {name} frames hold {', '.join(SYMBOLS[z] for z in sorted(new))}, which no training frame holds; "
+                f"a model cannot be asked about elements it never saw."
+            )
+
+
+def _references(data: DataConfig, train: Dataset, frames: list) -> refs.References | None:
+    wanted = data.reference_energies
+    if not train.counts()["energy"] or wanted == "none":
+        return None
+    if isinstance(wanted, Mapping):
+        found = refs.from_mapping(wanted, train.elements)
+    elif wanted in ("auto", "isolated_atoms"):
+        singles = [train[row] for row, name in enumerate(train.config_types()) if is_isolated_atom(name)]
+        isolated = refs.from_isolated_atoms(singles, train.elements)
+        if isolated is None and wanted == "isolated_atoms":
+            raise UserError(
+                "data.reference_energies=isolated_atoms, but the training frames lack a free atom (config_type=IsolatedAtom) "
+                f"of each of {', '.join(SYMBOLS[z] for z in train.elements)}."
+            )
+        found = isolated or refs.least_squares(frames)
+    elif wanted == "least_squares":
+        found = refs.least_squares(frames)
+    else:
+        found = _from_file(wanted, train)
+    refs.check_scale(frames, found)
+    return found
+
+
+def _from_file(path: str, train: Dataset) -> refs.References:
+    """Energies of free atoms from a file of single atoms, such as isolated_atoms.xyz."""
+    atoms = open_dataset(path)
+    energies = {}
+    for index in range(len(atoms)):
+        frame = atoms[index]
+        if len(frame.structure) != 1 or frame.energy is None:
+            raise UserError(f"{path}: frame {index} is not a single atom with an energy, as reference_energies needs.")
+        energies[SYMBOLS[int(frame.structure.numbers[0])]] = frame.energy
+    found = refs.from_mapping(energies, train.elements)
+    kept = {z: found.energies[z] for z in train.elements}
+    return refs.References(kept, f"free atoms in {path}", len(kept), len(kept))
+
+
+def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
+    """The settings with every choice made that was left open, and a line for each choice."""
+    changes: dict[str, object] = {}
+    notes = []
+    settings = config.training
+    if settings.epochs is None and settings.budget is None:
+        changes["budget"] = DEFAULT_BUDGET
+        notes.append(f"budget: {DEFAULT_BUDGET / 60:g} min (change with budget=2h, or epochs=500)")
+    if settings.batch_size is None and settings.batch_atoms is None and settings.batch_edges is None:
+        mean = float(train.n_atoms().mean())
+        # Some ninety atoms a step keep a small machine busy; few frames want many small steps.
+        size = max(1, min(32, round(90 / mean), math.ceil(len(train) / 4)))
+        changes["batch_size"] = size
+        notes.append(f"batch_size: {size} frames")
+    elif settings.batch_size is not None and settings.batch_size > len(train):
+        changes["batch_size"] = len(train)
+        notes.append(f"batch_size: {len(train)}, all the training frames ({settings.batch_size} were asked for)")
+    training = settings.model_copy(update=changes)
+    return config.model_copy(update={"training": training}), notes
+
+
+def _potential(
+    config: Config, train: Dataset, frames: list, references: refs.References | None
+) -> tuple[Potential, float]:
+    torch.manual_seed(config.seed)
+    network = models.build(config.model.name, **config.model.settings)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"model {config.model.name} has no parameters to train.")
+    scale = _scale(frames, references)
+    parts: list[Potential] = [Scaled([network], scale=scale)]
+    if references is not None:
+        parts.append(ReferenceEnergies(energies=references.energies))
+    if config.model.zbl:
+        parts.append(models.build("zbl"))
+    potential = Sum(parts)
+    potential.restrict_to(train.elements)
+    return potential.to(torch.float64 if config.dtype == "float64" else torch.float32), scale
+
+
+def _scale(frames: list, references: refs.References | None) -> float:
+    """Root mean square of the force components, or spread of the energy per atom where there are no forces."""
+    forces = [np.square(frame.forces).mean() for frame in frames if frame.forces is not None]
+    if forces and (spread := math.sqrt(float(np.mean(forces)))) > 1e-6:
+        return spread
+    energies = [
+        (frame.energy - (references.of(frame.structure.numbers) if references else 0.0)) / len(frame.structure)
+        for frame in frames
+        if frame.energy is not None
+    ]
+    spread = float(np.std(energies)) if len(energies) > 1 else 0.0
+    if spread < 1e-6:
+        warnings.warn(
+            "the labels hardly vary (no forces, and energies per atom that are equal): there is little to learn.",
+            PhysicsWarning,
+            stacklevel=2,
+        )
+    return spread if spread > 1e-6 else 1.0
