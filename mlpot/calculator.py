@@ -7,28 +7,30 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import BaseCalculator, PropertyNotImplementedError, all_changes
+from ase.calculators.calculator import Calculator as AseCalculator
+from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 
 from mlpot.checkpoint import DTYPES, load
 from mlpot.compose import Ensemble, predict_members
 from mlpot.convert import ase as convert
+from mlpot.device import device_of
 from mlpot.errors import PhysicsWarning, UserError, unknown
 from mlpot.graph import AtomsGraph
-from mlpot.neighbors import SkinList
+from mlpot.neighbors import SkinList, edge_vectors
 from mlpot.potential import Potential, predict
 from mlpot.structure import SYMBOLS, Structure
 
 
-class UnavailableProperty(UserError, PropertyNotImplementedError):
+class UnavailablePropertyError(UserError, PropertyNotImplementedError):
     """A property was asked for that the structure or the model does not have."""
 
 
-class Calculator(BaseCalculator):
+class Calculator(AseCalculator):
     """Energies, forces and stress of a potential for ASE, in ASE's units, order and signs.
 
     | result      | shape  | unit  |                                                                     |
@@ -52,7 +54,7 @@ class Calculator(BaseCalculator):
     results that are not finite.
     """
 
-    implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "energies", "forces", "stress"]
+    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012 (ASE's type)
 
     def __init__(
         self,
@@ -63,26 +65,23 @@ class Calculator(BaseCalculator):
     ) -> None:
         if dtype is not None and dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise UserError('device="cuda" was asked for, but torch finds no CUDA device here. Use device="cpu".')
+        super().__init__()
+        self.device = device_of(device)
         chosen = copy.deepcopy(potential) if isinstance(potential, Potential) else load(potential)
         if dtype is not None:
             chosen = chosen.to(DTYPES[dtype])
         self.potential = chosen.to(self.device).eval().requires_grad_(False)
         self.skin = float(skin)
-        self.parameters: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self.n_evaluations = 0
         self._neighbors = SkinList(self.potential.cutoff, self.skin)
         self._graph: AtomsGraph | None = None
-        self._edges: Any = None
-        self._seen: Structure | None = None
+        self._edges: tuple[Any, Any] | None = None  # those that the graph was made of
+        self._graph_of_what: Structure | None = None
+        self._seen: Structure | None = None  # what the results belong to
         self._warned: set[float] = set()
 
-    @property
-    def name(self) -> str:
-        """What ASE calls the calculator."""
+    def _get_name(self) -> str:
         return "mlpot"
 
     @property
@@ -90,21 +89,27 @@ class Calculator(BaseCalculator):
         """The structure that the present results belong to."""
         return None if self._seen is None else convert.atoms(self._seen)
 
+    @atoms.setter
+    def atoms(self, value: Atoms | None) -> None:
+        self._seen = None if value is None else convert.structure(value)
+
     def _inputs(self, atoms: Atoms) -> tuple[float | None, float | None]:
         """Charge and spin, where the model takes them; a warning where it ignores a charge."""
-        declared = self.potential.structure_inputs
-        charge, spin = atoms.info.get("charge"), atoms.info.get("spin")
-        if charge and "charge" not in declared and float(charge) not in self._warned:
-            self._warned.add(float(charge))
+        declared, info = self.potential.structure_inputs, atoms.info
+        if not declared and "charge" not in info:
+            return None, None
+        charge, spin = convert.number(info, "charge"), convert.number(info, "spin")
+        if charge and "charge" not in declared and charge not in self._warned:
+            self._warned.add(charge)
             warnings.warn(
-                f'atoms.info["charge"] is {charge}, but the model does not take a charge: its answer is for the charge '
-                f"states it was trained on.",
+                f'atoms.info["charge"] is {charge:g}, but the model does not take a charge: its answer is for the '
+                f"charge states it was trained on.",
                 PhysicsWarning,
                 stacklevel=4,
             )
         return (
-            float(charge) if charge is not None and "charge" in declared else None,
-            float(spin) if spin is not None and "spin" in declared else None,
+            charge if "charge" in declared else None,
+            spin if "spin" in declared else None,
         )
 
     def _same(self, atoms: Atoms) -> bool:
@@ -133,12 +138,12 @@ class Calculator(BaseCalculator):
     def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
         """One property of the table above; a copy, so that callers may change it."""
         if name not in self.implemented_properties:
-            raise UnavailableProperty(f'"{name}" is not among the properties of this calculator: {self.implemented_properties}.')
+            known = ", ".join(self.implemented_properties)
+            raise UnavailablePropertyError(f'"{name}" is not a property of this calculator. Known: {known}.')
         if atoms is not None and not self._same(atoms):
-            if not allow_calculation:
-                return None
-            self.results = {}
+            self.reset()
         if name not in self.results:
+            atoms = self.atoms if atoms is None else atoms
             if not allow_calculation or atoms is None:
                 return None
             self.calculate(atoms, [name])
@@ -146,62 +151,80 @@ class Calculator(BaseCalculator):
         return value.copy() if isinstance(value, np.ndarray) else value
 
     def calculate(
-        self, atoms: Atoms, properties: Sequence[str] = ("energy",), system_changes: Sequence[str] = all_changes
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = all_changes,
     ) -> None:
-        """Compute the properties, and what comes with them for free."""
-        forces, stress = "forces" in properties, "stress" in properties
+        """Compute the properties, and what comes with them for free: energies always, forces along with stress."""
+        atoms = self.atoms if atoms is None else atoms
+        if atoms is None:
+            raise UserError("the calculator has no atoms yet; give them, or set atoms.calc and ask the atoms.")
+        stress = "stress" in properties
         if stress and not atoms.pbc.all():
-            raise UnavailableProperty(
+            raise UnavailablePropertyError(
                 f"stress needs a cell that is periodic in three directions; pbc is {atoms.pbc.tolist()}. "
                 f"A slab or molecule has no stress per volume."
             )
-        graph = self._graph_of(atoms)
+        kept = self.results if self._same(atoms) else {}
+        self.reset()
+        structure = self._structure_of(atoms)
+        graph = self._renewed(structure)
         try:
-            results = self._evaluate(graph, forces, stress)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            self.reset()
+            results = self._evaluate(graph, stress or "forces" in properties, stress)
+        except (MemoryError, RuntimeError) as error:  # CUDA's and the CPU allocator's are RuntimeErrors
             if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
                 raise
             raise UserError(self._out_of_memory(graph)) from None
-        self._refuse_nonsense(results, atoms)
-        kept = self.results if self._same(atoms) else {}
-        self.results = {**kept, **results}
-        self._seen = self._structure
         self.n_evaluations += 1
+        self._refuse_nonsense(results, structure)
+        self.results = {**kept, **results}
+        self._seen = structure
 
-    def _graph_of(self, atoms: Atoms) -> AtomsGraph:
-        """The graph of the atoms; while the edges stay the same, only positions and cell are renewed."""
-        charge, spin = self._inputs(atoms)
-        # Copies: the results belong to this geometry, whatever the caller does to the atoms next.
+    def _structure_of(self, atoms: Atoms) -> Structure:
+        """Copies, so that the results belong to this geometry whatever becomes of the atoms; checked if new."""
         structure = Structure(
             atoms.numbers.astype(np.int64),
             atoms.positions.astype(np.float64),
             atoms.cell.array.astype(np.float64),
             atoms.pbc.copy(),
-            charge,
-            spin,
+            *self._inputs(atoms),
         )
-        structure.check("atoms")
-        self._structure = structure
-        edge_index, edge_shift = self._neighbors(structure)
-        graph, edges = self._graph, self._edges
-        unchanged = (
+        before = self._graph_of_what
+        if (
+            before is None
+            or len(before) != len(structure)
+            or not np.array_equal(before.numbers, structure.numbers)
+            or not np.array_equal(before.cell, structure.cell)
+            or not np.array_equal(before.pbc, structure.pbc)
+            or not np.isfinite(structure.positions).all()
+        ):
+            structure.check("atoms")
+        return structure
+
+    def _renewed(self, structure: Structure) -> AtomsGraph:
+        """The graph of a structure; while the edges stay the same, only positions and cell are renewed."""
+        edges = self._neighbors(structure)
+        graph, before = self._graph, self._graph_of_what
+        if (
             graph is not None
-            and graph.n_atoms == len(structure)
-            and np.array_equal(edges[0], edge_index)
-            and np.array_equal(edges[1], edge_shift)
-            and np.array_equal(edges[2].numbers, structure.numbers)
-            and np.array_equal(edges[2].pbc, structure.pbc)
-            and (edges[2].charge, edges[2].spin) == (charge, spin)
-        )
-        if unchanged and graph is not None:
-            positions = torch.from_numpy(structure.positions).to(self.device)
-            cell = torch.from_numpy(structure.cell)[None].to(self.device)
+            and before is not None
+            and self._edges is not None
+            and all(old is new or np.array_equal(old, new) for old, new in zip(self._edges, edges, strict=True))
+            and np.array_equal(before.numbers, structure.numbers)
+            and np.array_equal(before.pbc, structure.pbc)
+            and (before.charge, before.spin) == (structure.charge, structure.spin)
+        ):
+            _ = graph.pairs  # worked out once for as long as the edges last
+            # A copy for torch: what the model does to its input must not reach the results' geometry.
+            positions = torch.from_numpy(structure.positions.copy()).to(self.device)
+            cell = graph.cell
+            if not np.array_equal(before.cell, structure.cell):
+                cell = torch.from_numpy(structure.cell.copy())[None].to(self.device)
             graph = graph.moved(positions, cell)
         else:
-            graph = AtomsGraph.from_edges(structure, edge_index, edge_shift, self.potential.cutoff).to(self.device)
-            self.potential.check(graph)
-        self._graph, self._edges = graph, (edge_index, edge_shift, structure)
+            graph = AtomsGraph.from_edges(structure, *edges, self.potential.cutoff).to(self.device)
+        self._graph, self._edges, self._graph_of_what = graph, edges, structure
         return graph
 
     def _evaluate(self, graph: AtomsGraph, forces: bool, stress: bool) -> dict[str, Any]:
@@ -236,20 +259,21 @@ class Calculator(BaseCalculator):
             results |= {"stress": voigt.mean(0), "stress_members": voigt}
         return results
 
-    def _refuse_nonsense(self, results: Mapping[str, Any], atoms: Atoms) -> None:
+    def _refuse_nonsense(self, results: Mapping[str, Any], structure: Structure) -> None:
         if math.isfinite(results["energy"]) and np.isfinite(results.get("forces", 0.0)).all():
             return
-        self.reset()
-        energies = np.isfinite(results["energies"])
-        bad = ~energies if "forces" not in results else ~(energies & np.isfinite(results["forces"]).all(axis=1))
-        first = int(np.flatnonzero(bad)[0]) if bad.any() else 0
-        near = ""
-        if len(atoms) > 1:
-            distances = atoms.get_distances(first, list(range(len(atoms))), mic=bool(atoms.pbc.any()))
-            distances[first] = np.inf
-            other = int(distances.argmin())
-            near = f" Its nearest neighbour, atom {other} ({atoms.symbols[other]}), is {distances[other]:.3f} Å away."
-        raise UserError(f"the energy or a force is not finite; first at atom {first} ({atoms.symbols[first]}).{near}")
+        finite = np.isfinite(results["energies"])
+        if "forces" in results:
+            finite = finite & np.isfinite(results["forces"]).all(axis=1)
+        atom = 0 if finite.all() else int(np.flatnonzero(~finite)[0])
+        symbol, near = SYMBOLS[structure.numbers[atom]], ""
+        (source, target), shift = self._neighbors(structure)
+        if (mine := target == atom).any():
+            distances = np.linalg.norm(edge_vectors(structure, np.stack([source, target]), shift)[mine], axis=1)
+            other = int(source[mine][distances.argmin()])
+            name = f"atom {other} ({SYMBOLS[structure.numbers[other]]})"
+            near = f" Its nearest neighbour, {name}, is {distances.min():.3f} Å away."
+        raise UserError(f"the energy or a force is not finite; first at atom {atom} ({symbol}).{near}")
 
     def _out_of_memory(self, graph: AtomsGraph) -> str:
         return (
@@ -259,7 +283,7 @@ class Calculator(BaseCalculator):
 
     def __getstate__(self) -> dict[str, Any]:
         # What can be found again is left out: pickles stay small, and copies share nothing.
-        return {**self.__dict__, "_graph": None, "_edges": None, "_neighbors": None}
+        return {**self.__dict__, "_graph": None, "_edges": None, "_graph_of_what": None, "_neighbors": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -269,4 +293,3 @@ class Calculator(BaseCalculator):
         known = self.potential.elements
         elements = "any element" if known is None else " ".join(SYMBOLS[z] for z in known)
         return f"mlpot.Calculator({type(self.potential).__name__}, {elements}, {self.potential.dtype}, {self.device})"
-

@@ -98,6 +98,7 @@ def write(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
             file.write(buffer.getbuffer())
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # temporary files are private by default
         os.replace(temporary, target)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from mlpot import __version__
+from mlpot.allocator import keep_freed_memory
 from mlpot.commands.data_convert import convert
 from mlpot.commands.data_inspect import inspect
 from mlpot.commands.demo import demo
@@ -58,6 +59,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *rest: object
 def main() -> None:
     """Run the command line. A user's mistake is one message and exit code 2; a stop by Ctrl-C is 130."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    keep_freed_memory()
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         code = app(standalone_mode=False)

@@ -61,10 +61,11 @@ def edge_vectors(structure: Structure, edge_index: IntArray, edge_shift: IntArra
 
 
 class SkinList:
-    """A neighbour list that is searched anew only when an atom has moved by half the skin, or the cell changed.
+    """A neighbour list that is searched anew only when atoms have moved, or the cell has changed, by too much.
 
     Between searches the candidates within cutoff + skin are cut down to those within the cutoff at the present
-    positions, so the edges are always those of a fresh list. With ``skin=0`` every call searches.
+    positions, so the edges are always those of a fresh list. While they stay the same, the same arrays are returned.
+    With ``skin=0`` every call searches.
     """
 
     def __init__(self, cutoff: float, skin: float) -> None:
@@ -74,29 +75,51 @@ class SkinList:
         self.n_searches = 0
         self._reference: Structure | None = None
         self._candidates: tuple[IntArray, IntArray] | None = None
+        self._offsets: tuple[FloatArray, FloatArray] | None = None  # (the cell, shift·cell of each candidate)
+        self._within: NDArray[np.bool_] | None = None
+        self._edges: tuple[IntArray, IntArray] | None = None
 
     def _outdated(self, structure: Structure) -> bool:
         reference = self._reference
         if reference is None or self.skin == 0 or len(reference) != len(structure):
             return True
-        if not (np.array_equal(reference.pbc, structure.pbc) and np.array_equal(reference.cell, structure.cell)):
+        if not np.array_equal(reference.pbc, structure.pbc):
             return True
-        moved = structure.positions - reference.positions
-        return bool((moved * moved).sum(axis=1).max() > (0.5 * self.skin) ** 2)
+        positions, stretch = structure.positions, 1.0
+        if not np.array_equal(reference.cell, structure.cell):
+            if not structure.pbc.all():
+                return True
+            # A pair at d in this cell was no further than d / stretch in the reference cell, moves of atoms apart.
+            positions = np.linalg.solve(structure.cell.T, positions.T).T @ reference.cell
+            deformation = np.linalg.solve(reference.cell, structure.cell)
+            stretch = float(np.linalg.svd(deformation, compute_uv=False)[-1])
+        moved = positions - reference.positions
+        furthest = float(np.einsum("nx,nx->n", moved, moved).max()) ** 0.5
+        return bool(self.cutoff / stretch + 2.0 * furthest > self.cutoff + self.skin)
+
+    def _search(self, structure: Structure) -> None:
+        self._candidates = neighbor_list(structure, self.cutoff + self.skin)
+        # A copy: the caller may go on to move the atoms in place.
+        self._reference = Structure(
+            structure.numbers.copy(), structure.positions.copy(), structure.cell.copy(), structure.pbc.copy()
+        )
+        self._offsets = self._within = self._edges = None
+        self.n_searches += 1
 
     def __call__(self, structure: Structure) -> tuple[IntArray, IntArray]:
         """edge_index (2, E) and edge_shift (E, 3) as of `neighbor_list`."""
         if self._outdated(structure):
-            self._candidates = neighbor_list(structure, self.cutoff + self.skin)
-            # A copy: the caller may go on to move the atoms in place.
-            self._reference = Structure(
-                structure.numbers.copy(), structure.positions.copy(), structure.cell.copy(), structure.pbc.copy()
-            )
-            self.n_searches += 1
+            self._search(structure)
         assert self._candidates is not None
-        edge_index, edge_shift = self._candidates
+        (source, target), edge_shift = self._candidates
         if self.skin == 0:
-            return edge_index, edge_shift
-        vectors = edge_vectors(structure, edge_index, edge_shift)
+            return self._candidates
+        vectors = structure.positions[source] - structure.positions[target]
+        if structure.pbc.any():
+            if self._offsets is None or not np.array_equal(self._offsets[0], structure.cell):
+                self._offsets = structure.cell.copy(), edge_shift @ structure.cell
+            vectors += self._offsets[1]
         within = np.einsum("ex,ex->e", vectors, vectors) < self.cutoff**2
-        return edge_index[:, within], edge_shift[within]
+        if self._edges is None or self._within is None or not np.array_equal(within, self._within):
+            self._within, self._edges = within, (self._candidates[0][:, within], edge_shift[within])
+        return self._edges

@@ -14,7 +14,8 @@ from mlpot.structure import Structure
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))  # xx, yy, zz, yz, xz, xy
 
 
-def _number(info: Mapping[str, Any], key: str) -> float | None:
+def number(info: Mapping[str, Any], key: str) -> float | None:
+    """A number in ``atoms.info``, None where there is none; UserError for anything else."""
     value = info.get(key)
     if value is None:
         return None
@@ -33,8 +34,8 @@ def structure(atoms: Any) -> Structure:
         atoms.positions,
         atoms.cell.array,
         atoms.pbc,
-        _number(atoms.info, "charge"),
-        _number(atoms.info, "spin"),
+        number(atoms.info, "charge"),
+        number(atoms.info, "spin"),
     )
 
 

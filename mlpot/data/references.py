@@ -35,7 +35,9 @@ class References:
 
     def of(self, numbers: NDArray[np.int64]) -> float:
         """Sum over atoms, eV."""
-        return float(sum(self.energies[int(z)] * int(n) for z, n in zip(*np.unique(numbers, return_counts=True), strict=True)))
+        return float(
+            sum(self.energies[int(z)] * int(n) for z, n in zip(*np.unique(numbers, return_counts=True), strict=True))
+        )
 
 
 def compositions(frames: Iterable[Frame], elements: tuple[int, ...]) -> NDArray[np.float64]:
@@ -78,10 +80,11 @@ def least_squares(frames: Iterable[Frame]) -> References:
 
 
 def from_isolated_atoms(frames: Iterable[Frame], elements: Iterable[int]) -> References | None:
-    """From frames of one free atom; None where an element has none."""
+    """From frames of one atom that are not periodic or marked IsolatedAtom; None where an element has none."""
     found: dict[int, float] = {}
     for frame in frames:
-        if len(frame.structure) == 1 and frame.energy is not None and is_isolated_atom(frame.config_type):
+        marked = is_isolated_atom(frame.config_type) or not frame.structure.pbc.any()
+        if len(frame.structure) == 1 and frame.energy is not None and marked:
             found[int(frame.structure.numbers[0])] = frame.energy
     wanted = tuple(int(z) for z in elements)
     if not found or any(z not in found for z in wanted):
@@ -90,8 +93,12 @@ def from_isolated_atoms(frames: Iterable[Frame], elements: Iterable[int]) -> Ref
 
 
 def from_mapping(given: Mapping[str, float], elements: Iterable[int]) -> References:
-    """From symbols and energies in eV, as a recipe states them; UserError where an element of the data is not among them."""
-    energies = {number_of(symbol): float(energy) for symbol, energy in given.items()}
+    """From symbols and energies in eV, as a recipe states them; UserError where an element of the data is missing."""
+    energies = {}
+    for symbol, energy in given.items():
+        if isinstance(energy, bool) or not isinstance(energy, int | float) or not np.isfinite(energy):
+            raise UserError(f"data.reference_energies: {symbol} is {energy!r}; expected an energy in eV.")
+        energies[number_of(symbol)] = float(energy)
     missing = [SYMBOLS[z] for z in elements if z not in energies]
     if missing:
         raise UserError(f"data.reference_energies lacks {', '.join(missing)}; the data hold these elements.")
@@ -99,7 +106,7 @@ def from_mapping(given: Mapping[str, float], elements: Iterable[int]) -> Referen
 
 
 def check_scale(frames: Iterable[Frame], references: References) -> None:
-    """Warn where totals lie further from the sum of references than any bond explains: another scale or level of theory."""
+    """Warn where totals lie further from the sum of references than any bond explains: another scale or theory."""
     worst, which = 0.0, None
     for frame in frames:
         if frame.energy is None:
@@ -110,8 +117,8 @@ def check_scale(frames: Iterable[Frame], references: References) -> None:
             worst, which = distance, (frame.energy, expected, len(frame.structure))
     if which is not None and worst > FAR:
         warnings.warn(
-            f"reference energies are on another scale than the totals: a frame of {which[2]} atoms has {which[0]:.4f} eV, "
-            f"the references add up to {which[1]:.4f} eV, {worst:.1f} eV an atom apart. Bonds are worth some 10 eV at "
+            f"reference energies are on another scale than the totals: a frame of {which[2]} atoms has "
+            f"{which[0]:.4f} eV, the references add up to {which[1]:.4f} eV, {worst:.1f} eV an atom apart. Bonds are worth some 10 eV at "
             f"most: are both of one level of theory, and in eV?",
             PhysicsWarning,
             stacklevel=2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,14 +61,19 @@ def split(
     test: float | int | None = 0,
     seed: int = 0,
     method: str = "random",
+    gap: int = 0,
 ) -> Split:
     """Sizes as counts or fractions; `train=None` takes all that is left.
 
     "random" draws from the whole set. "blocks" cuts it into twenty stretches of time and deals whole stretches, for
-    trajectories whose neighbouring frames are nearly the same. Free atoms always go to training.
+    trajectories whose neighbouring frames are nearly the same; training (and test) frames fewer than `gap` frames
+    away from a frame of validation (and test) are then left out. Frames of config type IsolatedAtom always go to
+    training.
     """
     if method not in METHODS:
         raise unknown("split method", method, METHODS)
+    if gap < 0 or (gap and method != "blocks"):
+        raise UserError(f'gap is {gap}; it is a number of frames, for the split method "blocks" alone.')
     n = len(dataset)
     types = dataset.config_types()
     isolated = np.array([row for row, name in enumerate(types) if is_isolated_atom(name)], dtype=np.int64)
@@ -88,10 +92,25 @@ def split(
     else:
         blocks = np.array_split(rows, min(20, len(rows)))
         order = np.concatenate([blocks[k] for k in generator.permutation(len(blocks))])
-    parts = np.split(order[: n_valid + n_test + n_train], [n_valid, n_valid + n_test])
-    return Split(
-        np.sort(np.concatenate([isolated, parts[2]])), np.sort(parts[0]), np.sort(parts[1]), dataset.sha, n, seed, method
-    )
+    chosen_valid, chosen_test, chosen_train = np.split(order[: n_valid + n_test + n_train], [n_valid, n_valid + n_test])
+    if gap:
+        chosen_test = _away(chosen_test, chosen_valid, gap)
+        chosen_train = _away(chosen_train, np.concatenate([chosen_valid, chosen_test]), gap)
+        if not len(chosen_train):
+            raise UserError(f"a gap of {gap} frames leaves no training frames of {len(rows)}; use a smaller one.")
+    chosen_train = np.concatenate([isolated, chosen_train])
+    return Split(np.sort(chosen_train), np.sort(chosen_valid), np.sort(chosen_test), dataset.sha, n, seed, method)
+
+
+def _away(rows: NDArray[np.int64], others: NDArray[np.int64], gap: int) -> NDArray[np.int64]:
+    """The rows with no other within `gap` frames."""
+    if not len(others):
+        return rows
+    ordered = np.sort(others)
+    after = np.searchsorted(ordered, rows)
+    above = np.abs(ordered[np.minimum(after, len(ordered) - 1)] - rows)
+    below = np.abs(rows - ordered[np.maximum(after - 1, 0)])
+    return rows[np.minimum(above, below) >= gap]
 
 
 def save_split(path: str | os.PathLike[str], chosen: Split) -> None:
@@ -113,18 +132,21 @@ def save_split(path: str | os.PathLike[str], chosen: Split) -> None:
 
 
 def load_split(path: str | os.PathLike[str], dataset: Dataset) -> Split:
-    """A split written by `save_split`; UserError where it belongs to other data, since its rows would be other frames."""
+    """A split written by `save_split`; UserError where it belongs to other data: its rows would be other frames."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows: Sequence[NDArray[np.int64]] = [np.array(value[name], dtype=np.int64) for name in ("train", "valid", "test")]
-        chosen = Split(*rows, value["sha"], value["n_frames"], value["seed"], value["method"])
+        train, valid, test = (np.array(value[name], dtype=np.int64) for name in ("train", "valid", "test"))
+        sha, method = str(value["sha"]), str(value["method"])
+        chosen = Split(train, valid, test, sha, int(value["n_frames"]), int(value["seed"]), method)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such split file.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"{path}: not a split file of mlpot ({type(error).__name__}: {error}).") from None
     if chosen.sha != dataset.sha or chosen.n_frames != len(dataset):
         raise UserError(
             f"{path}: made for a set of {chosen.n_frames} frames (sha {chosen.sha[:12]}); {dataset.path} has "
             f"{len(dataset)} (sha {dataset.sha[:12]}). The rows would be other frames: make a new split."
         )
+    if chosen.hash != value.get("hash"):
+        raise UserError(f"{path}: the rows do not match the hash written with them; the file is damaged.")
     return chosen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
-from mlpot.nn.activation import ShiftedSoftplus
+from mlpot.nn.activation import ShiftedSoftplus, shifted_softplus
 from mlpot.nn.radial import GaussianBasis, cosine_cutoff, norm
 from mlpot.nn.segment import PairEdges, pair_convolution
 from mlpot.potential import Potential
@@ -24,27 +25,44 @@ class Config(BaseModel):
     n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance")
 
 
-class Interaction(nn.Module):
-    """v_i = W₃ ssp(W₂ Σ_j (W₁ x_j) ∘ W(d_ij)): figure 2 of the paper, with the filter times the cutoff envelope."""
+class Filters(nn.Module):
+    """W(d) = W₂ ssp(W₁ e(d) + b₁) + b₂ of every interaction, in one sweep over the pairs."""
 
-    def __init__(self, channels: int, n_basis: int) -> None:
+    def __init__(self, n_interactions: int, channels: int, n_basis: int) -> None:
         super().__init__()
-        self.filter = nn.Sequential(
-            nn.Linear(n_basis, channels), ShiftedSoftplus(), nn.Linear(channels, channels)
-        )
+        self.channels = channels
+        self.first = nn.Linear(n_basis, n_interactions * channels)
+        self.second = nn.Parameter(torch.empty(n_interactions, channels, channels))  # (L, C in, C out)
+        self.second_bias = nn.Parameter(torch.zeros(n_interactions, 1, channels))
+        for block in (*self.first.weight.split(channels), *self.second):
+            nn.init.xavier_uniform_(block)
+        nn.init.zeros_(self.first.bias)
+
+    def forward(
+        self,
+        basis: Tensor,  # (P, n_basis)
+        envelope: Tensor,  # (P, 1)
+    ) -> Tensor:  # (L, P, C)
+        """The filters times the envelope. They depend on the distance alone: once a pair, not once a direction."""
+        hidden = shifted_softplus(self.first(basis)).unflatten(1, (-1, self.channels)).transpose(0, 1)
+        return torch.baddbmm(self.second_bias, hidden, self.second) * envelope
+
+
+class Interaction(nn.Module):
+    """v_i = W₃ ssp(W₂ Σ_j (W₁ x_j) ∘ W(d_ij)): figure 2 of the paper."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
         self.inward = nn.Linear(channels, channels, bias=False)
         self.outward = nn.Sequential(nn.Linear(channels, channels), ShiftedSoftplus(), nn.Linear(channels, channels))
 
     def forward(
         self,
         x: Tensor,  # (N, C)
-        basis: Tensor,  # (P, n_basis)
-        envelope: Tensor,  # (P, 1)
+        weights: Tensor,  # (P, C)
         edges: PairEdges,
     ) -> Tensor:  # (N, C)
         """The update of the atoms' features."""
-        # The filter depends on the distance alone, so it is worked out once a pair, not once a direction.
-        weights = self.filter(basis) * envelope  # (P, C)
         return self.outward(pair_convolution(weights, self.inward(x), edges))
 
 
@@ -61,12 +79,11 @@ class SchNet(Potential):
         self.cutoff = config.cutoff
         self.embedding = nn.Embedding(MAX_NUMBER + 1, config.channels)
         self.basis = GaussianBasis(config.n_basis, config.cutoff)
-        self.interactions = nn.ModuleList(
-            Interaction(config.channels, config.n_basis) for _ in range(config.n_interactions)
-        )
+        self.filters = Filters(config.n_interactions, config.channels, config.n_basis)
+        self.interactions = nn.ModuleList(Interaction(config.channels) for _ in range(config.n_interactions))
         half = max(1, config.channels // 2)
         self.readout = nn.Sequential(nn.Linear(config.channels, half), ShiftedSoftplus(), nn.Linear(half, 1))
-        for layer in self.modules():
+        for layer in (*self.interactions.modules(), *self.readout.modules()):
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 if layer.bias is not None:
@@ -78,8 +95,8 @@ class SchNet(Potential):
         distances = norm(graph.edge_vectors(edges.pair_edge))  # (P,) float64
         dtype = self.embedding.weight.dtype
         envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
-        basis = self.basis(distances.to(dtype))
+        filters = self.filters(self.basis(distances.to(dtype)), envelope)  # (L, P, C)
         x = self.embedding(graph.numbers)  # (N, C)
-        for interaction in self.interactions:
-            x = x + interaction(x, basis, envelope, edges)
+        for interaction, weights in zip(self.interactions, filters.unbind(), strict=True):
+            x = x + interaction(x, weights, edges)
         return self.readout(x)[:, 0]

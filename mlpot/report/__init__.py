@@ -1,1 +1,1 @@
-"""Offline HTML reports."""
+"""Offline HTML reports: one file each, for training runs and for dynamics."""

@@ -104,13 +104,13 @@ def cards(items: Sequence[Card]) -> Markup:
     return Markup(f'<div class="cards">{"".join(out)}</div>')
 
 
-def table(header: Sequence[object], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
-    """A table; numbers are rounded to three digits and set flush right."""
-    head = "".join(f'<th scope="col"{_flush(i)}>{escape(cell)}</th>' for i, cell in enumerate(header))
+def table(header: Sequence[object], rows: Iterable[Sequence[object]], caption: str = "", words: int = 1) -> Markup:
+    """A table; numbers are rounded to three digits. The first `words` columns are text, the others set flush right."""
+    head = "".join(f'<th scope="col"{_flush(i, words)}>{escape(cell)}</th>' for i, cell in enumerate(header))
     body = "".join(
         "<tr>"
         + "".join(
-            f'<th scope="row">{escape(number(cell))}</th>' if i == 0 else f"<td{_flush(i)}>{escape(number(cell))}</td>"
+            f'<th scope="row">{escape(number(cell))}</th>' if i == 0 else f"<td{_flush(i, words)}>{escape(number(cell))}</td>"
             for i, cell in enumerate(row)
         )
         + "</tr>"
@@ -122,8 +122,13 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], caption: s
     )
 
 
-def _flush(column: int) -> str:
-    return ' class="number"' if column else ""
+def _flush(column: int, words: int) -> str:
+    return ' class="number"' if column >= words else ""
+
+
+def beside(items: Iterable[Markup]) -> Markup:
+    """Tables side by side, each as wide as it needs."""
+    return Markup(f'<div class="beside">{"".join(items)}</div>')
 
 
 def mapping(values: Mapping[str, object]) -> Markup:

@@ -81,7 +81,7 @@ def _inline(svg: str, title: str) -> Markup:
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
     prefix = sha256(svg.encode()).hexdigest()[:8]
-    svg = re.sub(r'( id="|url\(#|href="#)', rf"\1{prefix}-", svg)
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>f{prefix}-", svg)
     for colour, name in NAMES.items():
         svg = svg.replace(colour, f"var(--{name})")
     svg = re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', _opening(title), svg, count=1, flags=re.DOTALL)
@@ -253,7 +253,7 @@ def distributions(title: str, samples: Sequence[tuple[str, Array]], x_label: str
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel(x_label)
 
     return picture(draw, title, size)

@@ -20,13 +20,14 @@ import yaml
 from mlpot import __version__, checkpoint
 from mlpot.data.loader import Loader
 from mlpot.data.split import save_split
+from mlpot.device import device_of
 from mlpot.errors import UserError
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
 from mlpot.train.config import Config, resolve, to_yaml
 from mlpot.train.distributed import World
 from mlpot.train.loop import Listener, Trainer
-from mlpot.train.setup import Prepared, device_of, prepare
+from mlpot.train.setup import Prepared, prepare
 
 Say = Callable[[str], None]
 

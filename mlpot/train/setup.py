@@ -40,21 +40,6 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def device_of(name: str) -> torch.device:
-    """A torch device; UserError where there is none of that kind. "auto" takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f'device "{name}" is not known; write cpu, cuda, cuda:0 or auto.') from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda was asked for, but torch finds no CUDA device here. Use device=cpu or device=auto.")
-    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
-        raise UserError(f"device={name}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0.")
-    return device
-
-
 def prepare(config: Config) -> Prepared:
     """Open, split and look at the data, and build the potential. Same settings and seed give the same result."""
     notes: list[str] = []

@@ -122,7 +122,7 @@
     player.querySelector(".controls").hidden = false;
     show(0);
     viewer.zoomTo();
-    viewer.zoom(data.cells.length ? 0.95 : 1.0);
+    viewer.zoom(data.cells.length ? 1.1 : 1.5);
     viewer.render();
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     play(!calm);
@@ -133,8 +133,9 @@
     addEventListener("resize", () => { viewer.resize(); viewer.render(); });
   }
 
+  const able = hasWebGL();
   for (const player of document.querySelectorAll(".player")) {
-    if (hasWebGL()) start(player);
+    if (able) start(player);
     else player.dataset.state = "missing";
   }
 })();

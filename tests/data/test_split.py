@@ -1,0 +1,98 @@
+"""Splits: disjoint, random over the whole set, and never silently applied to other data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlpot.data.dataset import MemoryDataset
+from mlpot.data.frame import Frame
+from mlpot.data.split import load_split, save_split, split
+from mlpot.errors import UserError
+from mlpot.structure import Structure
+
+
+def rows(n: int, isolated: tuple[int, ...] = (), sha: str = "abc") -> MemoryDataset:
+    """n helium atoms whose energy is their row number."""
+    frames = [
+        Frame(Structure.of([2], [[0, 0, 0]]), float(row), config_type="IsolatedAtom" if row in isolated else "")
+        for row in range(n)
+    ]
+    return MemoryDataset(frames, path="rows.xyz", sha=sha)
+
+
+def test_drawn_from_the_whole_set() -> None:
+    chosen = split(rows(100), 10, 10, 10, seed=1)
+    parts = [chosen.train, chosen.valid, chosen.test]
+    everything = np.concatenate(parts)
+    assert [len(part) for part in parts] == [10, 10, 10]
+    assert len(np.unique(everything)) == 30
+    assert everything.max() > 29
+    again, other = split(rows(100), 10, 10, 10, seed=1), split(rows(100), 10, 10, 10, seed=2)
+    assert again.hash == chosen.hash != other.hash
+
+
+def test_fractions_take_what_is_left_for_training() -> None:
+    chosen = split(rows(40), valid=0.1, test=0.25)
+    assert (len(chosen.train), len(chosen.valid), len(chosen.test)) == (26, 4, 10)
+
+
+def test_isolated_atoms_stay_in_training() -> None:
+    for seed in range(5):
+        chosen = split(rows(12, isolated=(0, 7)), valid=4, test=4, seed=seed)
+        assert {0, 7} <= set(chosen.train.tolist())
+        assert len(chosen.train) == 4
+
+
+def test_blocks_are_stretches_with_a_gap() -> None:
+    chosen = split(rows(400), valid=40, test=40, seed=3, method="blocks", gap=5)
+    assert np.count_nonzero(np.diff(chosen.valid) > 1) <= 2  # at most three stretches
+    held_out = np.concatenate([chosen.valid, chosen.test])
+    assert np.abs(chosen.train[:, None] - held_out[None]).min() >= 5
+    assert np.abs(chosen.test[:, None] - chosen.valid[None]).min() >= 5
+    assert len(chosen.train) >= 400 - 80 - 2 * 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train": 90, "valid": 20}, "90 training, 20 validation"),
+        ({"valid": 200}, "asks for 200 frames; the set has 100"),
+        ({"method": "blcks"}, 'Did you mean "blocks"'),
+        ({"gap": 3}, "blocks"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        split(rows(100), **arguments)
+
+
+def test_a_split_file_fits_its_own_data_only(tmp_path: Path) -> None:
+    file = tmp_path / "split.json"
+    chosen = split(rows(100), valid=10, test=10)
+    save_split(file, chosen)
+    loaded = load_split(file, rows(100))
+    assert loaded.hash == chosen.hash
+    np.testing.assert_array_equal(loaded.test, chosen.test)
+    with pytest.raises(UserError, match="made for a set of 100 frames"):
+        load_split(file, rows(95))
+    with pytest.raises(UserError, match="other frames"):
+        load_split(file, rows(100, sha="other"))
+
+
+def test_damaged_split_files(tmp_path: Path) -> None:
+    file = tmp_path / "split.json"
+    with pytest.raises(UserError, match="no such split file"):
+        load_split(file, rows(5))
+    file.write_text('{"train": [0')
+    with pytest.raises(UserError, match="not a split file"):
+        load_split(file, rows(5))
+    save_split(file, split(rows(50), valid=5))
+    value = json.loads(file.read_text())
+    value["valid"][0] = value["train"][0]
+    file.write_text(json.dumps(value))
+    with pytest.raises(UserError, match="do not match the hash"):
+        load_split(file, rows(50))
