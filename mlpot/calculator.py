@@ -178,7 +178,7 @@ class Calculator(AseCalculator):
             raise UserError(self._out_of_memory(graph)) from None
         self.n_evaluations += 1
         self._refuse_nonsense(results, structure)
-        self.results = {**kept, **results}
+        self.results = {**results, **kept}  # what was told once stays as it was, to the last bit
         self._seen = structure
 
     def _structure_of(self, atoms: Atoms) -> Structure:

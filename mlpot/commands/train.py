@@ -37,7 +37,7 @@ def train(
     where, values, resuming = settings(source, list(overrides or []), resume)
     config = resolve(values, where)
 
-    from mlpot.report.run import report_run
+    from mlpot.report.finished import report_run
     from mlpot.train.run import train as run_training
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)

@@ -87,9 +87,11 @@ def geometry(structure: Structure) -> Geometry:
         (source, target), vectors = edges, edge_vectors(structure, edges, shift)
     distances = np.linalg.norm(vectors, axis=1)
     environments = _environments(numbers, target, source, distances, None if full else CUTOFF)
-    return Geometry(group, environments[order], _closest(numbers, target, source, distances), _hydrogens(
-        numbers, target, source, distances, vectors
-    ))
+    if structure.pbc.all():  # layers and pores differ in what near neighbours do not show
+        length = (abs(np.linalg.det(structure.cell)) / len(numbers)) ** (1 / 3)
+        environments = np.column_stack([environments, np.full(len(numbers), length, dtype=np.float32)])
+    closest = _closest(numbers, target, source, distances)
+    return Geometry(group, environments[order], closest, _hydrogens(numbers, target, source, distances, vectors))
 
 
 def _environments(
@@ -103,7 +105,7 @@ def _environments(
     elements, counts = np.unique(numbers, return_counts=True)
     tables = []
     for element, count in zip(elements, counts, strict=True):
-        width = int(count) if cutoff is None else max(2, 12 // len(elements))
+        width = int(count) if cutoff is None else max(2, (48 if len(numbers) <= FULL else 12) // len(elements))
         chosen = numbers[source] == element
         atoms, lengths = target[chosen], distances[chosen]
         order = np.lexsort((lengths, atoms))

@@ -118,8 +118,8 @@ def check_scale(frames: Iterable[Frame], references: References) -> None:
     if which is not None and worst > FAR:
         warnings.warn(
             f"reference energies are on another scale than the totals: a frame of {which[2]} atoms has "
-            f"{which[0]:.4f} eV, the references add up to {which[1]:.4f} eV, {worst:.1f} eV an atom apart. Bonds are worth some 10 eV at "
-            f"most: are both of one level of theory, and in eV?",
+            f"{which[0]:.4f} eV, the references add up to {which[1]:.4f} eV, {worst:.1f} eV an atom apart. Bonds are "
+            f"worth some 10 eV at most: are both of one level of theory, and in eV?",
             PhysicsWarning,
             stacklevel=2,
         )

@@ -26,7 +26,7 @@ def write_demo_report(
     """Write the report of training and dynamics to `path`: one HTML file that needs nothing else.
 
     reference: a labelled trajectory of the same atoms, for the comparison of bond lengths.
-    The energy drift is judged by training.goals["nve_drift_meV_per_atom_per_ps"], 1 meV/atom/ps where that is not given.
+    The energy drift is judged by training.goals["nve_drift_meV_per_atom_per_ps"], else by 1 meV/atom/ps.
     UserError where the file cannot be written.
     """
     page = Page(title, subtitle)

@@ -15,28 +15,30 @@ from scipy.spatial import cKDTree
 from mlpot.report.inputs import Array
 from mlpot.structure import SYMBOLS
 
-BOND_FACTOR = 1.25  # a bond is shorter than this times the sum of the covalent radii (Cordero 2008, as in ASE)
+BOND_SLACK = 0.4  # Å; a bond is at most this longer than the sum of the covalent radii (Meng and Lewis 1991)
 Bonds = NDArray[np.int64]  # (B, 2), lower atom first
 
 
 def radii(numbers: NDArray[np.int64]) -> Array:
-    """Covalent radii, Å."""
-    return np.asarray(covalent_radii[numbers], dtype=np.float64)
+    """Covalent radii (Cordero 2008, as in ASE) and half the slack, Å: atoms nearer than the sum of two are bonded."""
+    return np.asarray(covalent_radii[numbers], dtype=np.float64) + BOND_SLACK / 2
 
 
 def bonds(numbers: NDArray[np.int64], positions: Array, cell: Array | None = None, pbc: Sequence[bool] = ()) -> Bonds:
-    """(B, 2): pairs nearer than 1.25 times the sum of their covalent radii, nearest images where periodic.
+    """(B, 2): pairs nearer than the sum of their `radii`, by their nearest images where periodic.
 
     A periodic cell narrower than two bond lengths loses the bonds beyond the nearest image; for drawing that will do.
     """
     radius = radii(numbers)
     shifts = _shifts(cell, pbc)
     images = (positions[None] + shifts[:, None]).reshape(-1, 3)
-    pairs = cKDTree(positions).query_ball_tree(cKDTree(images), BOND_FACTOR * 2 * float(radius.max()))
-    found = {(i, image % len(positions)) for i, near in enumerate(pairs) for image in near if image % len(positions) > i}
+    pairs = cKDTree(positions).query_ball_tree(cKDTree(images), 2 * float(radius.max()))
+    found = {
+        (i, image % len(positions)) for i, near in enumerate(pairs) for image in near if image % len(positions) > i
+    }
     index = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     length = np.linalg.norm(nearest(positions[index[:, 1]] - positions[index[:, 0]], cell, pbc), axis=-1)
-    return index[length < BOND_FACTOR * radius[index].sum(axis=1)]
+    return index[length < radius[index].sum(axis=1)]
 
 
 def _shifts(cell: Array | None, pbc: Sequence[bool]) -> Array:
@@ -47,7 +49,7 @@ def _shifts(cell: Array | None, pbc: Sequence[bool]) -> Array:
 
 
 def nearest(vectors: Array, cell: Array | None, pbc: Sequence[bool] = ()) -> Array:
-    """Vectors (..., 3), each moved by whole lattice vectors to about its shortest (exact for cells of moderate skew)."""
+    """Vectors (..., 3), each less whole lattice vectors, to about its shortest (exact for moderate skew)."""
     if cell is None or not any(pbc):
         return vectors
     return vectors - _whole(vectors, cell, pbc)
@@ -124,7 +126,9 @@ def aligned(positions: Array) -> Array:
     return centred @ (u @ vt)
 
 
-def bond_lengths(numbers: NDArray[np.int64], positions: Array, index: Bonds, cell: Array | None, pbc: Sequence[bool]) -> dict[str, Array]:
+def bond_lengths(
+    numbers: NDArray[np.int64], positions: Array, index: Bonds, cell: Array | None, pbc: Sequence[bool]
+) -> dict[str, Array]:
     """Lengths (Å) over all frames of the bonds `index`, gathered by the elements they join: {"C–H": ..., ...}."""
     vectors = positions[:, index[:, 1]] - positions[:, index[:, 0]]
     if cell is not None and np.ndim(cell) == 3:
@@ -133,7 +137,9 @@ def bond_lengths(numbers: NDArray[np.int64], positions: Array, index: Bonds, cel
         vectors = nearest(vectors, cell, pbc)
     lengths = np.linalg.norm(vectors, axis=-1)
     names = ["–".join(SYMBOLS[z] for z in _order(numbers[pair])) for pair in index]
-    return {name: lengths[:, [i for i, other in enumerate(names) if other == name]].ravel() for name in dict.fromkeys(names)}
+    return {
+        name: lengths[:, [i for i, other in enumerate(names) if other == name]].ravel() for name in dict.fromkeys(names)
+    }
 
 
 def _order(pair: NDArray[np.int64]) -> list[int]:

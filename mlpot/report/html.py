@@ -110,7 +110,9 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], caption: s
     body = "".join(
         "<tr>"
         + "".join(
-            f'<th scope="row">{escape(number(cell))}</th>' if i == 0 else f"<td{_flush(i, words)}>{escape(number(cell))}</td>"
+            f'<th scope="row">{escape(number(cell))}</th>'
+            if i == 0
+            else f"<td{_flush(i, words)}>{escape(number(cell))}</td>"
             for i, cell in enumerate(row)
         )
         + "</tr>"
@@ -146,8 +148,9 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str,
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
-            plain = isinstance(value, list | tuple) and all(not isinstance(v, list | tuple | Mapping) for v in value)
-            yield name, ", ".join(map(str, value)) if plain else str(value)  # type: ignore[arg-type]
+            items = value if isinstance(value, list | tuple) else (value,)
+            nested = any(isinstance(item, list | tuple | Mapping) for item in items)
+            yield name, str(value) if nested else ", ".join(map(str, items))
 
 
 def figure(picture: Markup, caption: str = "") -> Markup:

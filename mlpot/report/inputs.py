@@ -46,7 +46,7 @@ class Predictions:
                 raise ValueError(f"{name}: give both {name}_reference and {name}_predicted, or neither")
 
     def pair(self, name: str) -> tuple[Array, Array] | None:
-        """(reference, predicted) of "energy" (per atom, eV), "forces" or "stress", flat and without missing labels."""
+        """(reference, predicted) of "energy" (per atom, eV), "forces" or "stress", flat; only what is finite."""
         reference, predicted = getattr(self, f"{name}_reference"), getattr(self, f"{name}_predicted")
         if reference is None:
             return None
@@ -54,6 +54,11 @@ class Predictions:
         reference, predicted = (np.asarray(reference) / scale).ravel(), (np.asarray(predicted) / scale).ravel()
         kept = np.isfinite(reference) & np.isfinite(predicted)
         return (reference[kept], predicted[kept]) if kept.any() else None
+
+    def not_finite(self, name: str) -> int:
+        """How many predictions of "energy", "forces" or "stress" are NaN or infinite where there is a label."""
+        reference, predicted = getattr(self, f"{name}_reference"), getattr(self, f"{name}_predicted")
+        return 0 if reference is None else int((np.isfinite(reference) & ~np.isfinite(predicted)).sum())
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Dynamics:
     | conserves_energy   | bool                      |      | whether potential + kinetic should stay (NVE)      |
     | description        | str                       |      | a sentence on time step, thermostat and start      |
 
-    Raises ValueError where shapes do not fit.
+    Raises ValueError where shapes do not fit or an energy or temperature is not finite: hand over what came before.
     """
 
     name: str
@@ -127,7 +132,10 @@ class Dynamics:
         if samples[0] < 2 or not (np.diff(self.times_fs) > 0).all():
             raise ValueError("times_fs: expected at least two rising times")
         for name in ("potential_energy", "kinetic_energy", "temperature", "conserved_energy"):
-            _shaped(name, getattr(self, name), samples)
+            value = getattr(self, name)
+            _shaped(name, value, samples)
+            if value is not None and not np.isfinite(value).all():
+                raise ValueError(f"{name}: not finite in {int((~np.isfinite(value)).sum())} of {samples[0]} samples")
         if self.positions is not None:
             frames = len(self.positions)
             _shaped("positions", self.positions, (frames, len(self.numbers), 3))
@@ -166,7 +174,7 @@ class Dynamics:
 
 @dataclass(frozen=True)
 class Reference:
-    """A labelled trajectory of the molecule that the dynamics ran: positions (F, n, 3) in Å, in the same order of atoms.
+    """A labelled trajectory of what the dynamics ran: positions (F, n, 3) in Å, atoms in the same order.
 
     name says where it is from ("GFN2-xTB, 500 K"); cell and pbc as in Dynamics.
     """

@@ -17,7 +17,7 @@ EXCHANGE_PS = 0.2  # single vibrations can be told apart over this time
 
 
 def drift_card(run: Dynamics, goal: float) -> Card | None:
-    """The energy drift of a run as a key figure, judged against a goal in meV/atom/ps; None where nothing is conserved."""
+    """The energy drift as a key figure, judged against a goal in meV/atom/ps; None where nothing is conserved."""
     drift = run.drift()
     if drift is None:
         return None
@@ -70,7 +70,7 @@ def _exchange(run: Dynamics, time: Array) -> Markup:
 def _exchange_caption(run: Dynamics) -> str:
     start = f"The first {number(1000 * min(EXCHANGE_PS, (run.times_fs[-1] - run.times_fs[0]) / 1000))} fs."
     if run.conserves_energy:
-        return f"{start} Energy moves between the two while their sum stays level."
+        return f"{start} Energy moves between the two; their sum should stay level."
     return f"{start} The thermostat exchanges energy with the atoms, so that the sum of the two varies."
 
 
@@ -124,7 +124,9 @@ def _temperature(run: Dynamics, time: Array) -> Markup:
 
 def _temperature_caption(run: Dynamics) -> str:
     values = np.asarray(run.temperature)
-    return f"Mean {number(float(values.mean()))} K, standard deviation {number(float(values.std()))} K over the whole run."
+    return (
+        f"Mean {number(float(values.mean()))} K, standard deviation {number(float(values.std()))} K over the whole run."
+    )
 
 
 def _spread(run: Dynamics, target: float) -> Markup:
@@ -132,7 +134,9 @@ def _spread(run: Dynamics, target: float) -> Markup:
 
     def draw(axes: Axes) -> None:
         edges = np.linspace(0, max(float(values.max()), target * (1 + 4 * np.sqrt(2 / freedom))), 46)
-        axes.hist(values, edges, density=True, histtype="stepfilled", color=plots.BLUE, alpha=0.35, label="run")
+        axes.hist(
+            values, edges.tolist(), density=True, histtype="stepfilled", color=plots.BLUE, alpha=0.35, label="run"
+        )
         fine = np.linspace(0, edges[-1], 300)
         expected = stats.gamma.pdf(fine, freedom / 2, scale=2 * target / freedom)
         axes.plot(fine, expected, color=plots.ORANGE, linestyle="--", label=f"canonical, {number(target)} K")
@@ -174,17 +178,21 @@ def bonds_section(page: Page, runs: list[Dynamics], reference: Reference) -> Non
         lengths.append(bond_lengths(run.numbers, np.asarray(run.positions), index, cell, run.pbc))
     pairs = list(lengths[0])[:MOST_PAIRS]
     pictures = [
-        figure(plots.distributions(pair, list(zip(names, [each[pair] for each in lengths], strict=True)), "Å", (3.0, 2.15)))
+        figure(
+            plots.distributions(pair, list(zip(names, [each[pair] for each in lengths], strict=True)), "Å", (3.0, 2.15))
+        )
         for pair in pairs
     ]
-    page.section("Bond lengths", join([_bonds_text(), plots.key(names), grid(pictures, small=True), _bonds_table(names, lengths, pairs)]))
+    page.section(
+        "Bond lengths",
+        join([_bonds_text(), plots.key(names), grid(pictures, small=True), _bonds_table(names, lengths, pairs)]),
+    )
 
 
 def _bonds_text() -> Markup:
     return paragraph(
-        "Lengths of all bonds over all frames, gathered by the elements that they join. Where run and labels are at the "
-        "same temperature the curves should lie on one another; a run from another ensemble or at another temperature "
-        "differs in width."
+        "Lengths of all bonds over all frames, gathered by the elements that they join. Where run and labels are at "
+        "the same temperature the curves should lie on one another; another ensemble or temperature differs in width."
     )
 
 

@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -29,7 +30,7 @@ CYCLE = (BLUE, ORANGE, GREEN, PINK)
 LINES = ("-", "--", "-.", ":")
 # Blue that grows denser, readable on white and on black.
 DENSITY = LinearSegmentedColormap.from_list("density", [(0.22, 0.56, 0.80, 0.25), (0.12, 0.49, 0.76, 1.0)])
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
@@ -93,7 +94,12 @@ def _opening(title: str) -> Callable[[re.Match[str]], str]:
 
 
 def curves(
-    title: str, series: Sequence[Series], x_label: str, y_label: str, log: bool | None = None, mark_lowest: int | None = None
+    title: str,
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    log: bool | None = None,
+    mark_lowest: int | None = None,
 ) -> Markup:
     """Lines of (label, x, y). log: a logarithmic y axis; None: where the values span more than a factor of eight.
 
@@ -143,7 +149,9 @@ def _log(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def parity(title: str, reference: Array, predicted: Array, unit: str, quantity: str, error_unit: str, factor: float) -> Markup:
+def parity(
+    title: str, reference: Array, predicted: Array, unit: str, quantity: str, error_unit: str, factor: float
+) -> Markup:
     """Prediction over label, with MAE, RMSE and R². Shaded by density where there are many points.
 
     unit: of both arrays. factor turns their differences into `error_unit`.
@@ -153,13 +161,17 @@ def parity(title: str, reference: Array, predicted: Array, unit: str, quantity: 
         low, high = _limits(np.concatenate([reference, predicted]))
         axes.plot([low, high], [low, high], color=SOFT, linewidth=0.8, zorder=3)
         if len(reference) > 2000:
-            counts, edges, _ = np.histogram2d(reference, predicted, bins=140, range=[[low, high], [low, high]])
+            counts, *_ = np.histogram2d(reference, predicted, bins=140, range=[[low, high], [low, high]])
             shown = np.ma.masked_equal(counts.T, 0)
             norm = LogNorm(1, max(2.0, float(counts.max())))
             extent = (low, high, low, high)
-            axes.imshow(shown, extent=extent, origin="lower", cmap=DENSITY, norm=norm, interpolation="nearest", zorder=2)
+            axes.imshow(
+                shown, extent=extent, origin="lower", cmap=DENSITY, norm=norm, interpolation="nearest", zorder=2
+            )
         else:
-            axes.scatter(reference, predicted, s=7, color=BLUE, alpha=0.45, linewidths=0, rasterized=len(reference) > 300)
+            axes.scatter(
+                reference, predicted, s=7, color=BLUE, alpha=0.45, linewidths=0, rasterized=len(reference) > 300
+            )
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
         axes.set_aspect("equal")
@@ -224,11 +236,11 @@ def bars(title: str, values: Mapping[str, float], label: str, marks: Mapping[str
         for place, name in zip(places, names, strict=True):
             if marks and name in marks:
                 axes.plot([marks[name]] * 2, [place - 0.31, place + 0.31], color=ORANGE, linewidth=2)
-            text = number(values[name])
+            text = number(values[name]) + (f", RMSE {number(marks[name])}" if marks and name in marks else "")
             axes.annotate(text, (ends[name], place), xytext=(5, 0), textcoords="offset points", va="center")
         axes.set_yticks(places, names, color=INK)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.set_xlim(0, 1.16 * max(ends.values()) or 1.0)
+        axes.set_xlim(0, (1.45 if marks else 1.16) * max(ends.values()) or 1.0)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
@@ -245,11 +257,15 @@ def distributions(title: str, samples: Sequence[tuple[str, Array]], x_label: str
         span = (low, high) if high > low else (low - 0.5, high + 0.5)
         bins = int(np.clip(1.5 * min(len(values) for _, values in samples) ** (1 / 3), 15, 60))
         for i, (name, values) in enumerate(samples):
-            if i == 0:
-                axes.hist(values, bins, span, density=True, histtype="stepfilled", color=SOFT, alpha=0.35, label=name)
-            else:
-                colour, dashes = CYCLE[(i - 1) % 4], LINES[(i - 1) % 4]
-                axes.hist(values, bins, span, density=True, histtype="step", color=colour, ls=dashes, lw=1.6, label=name)
+            look: dict[str, Any] = {"histtype": "stepfilled", "color": SOFT, "alpha": 0.35}
+            if i > 0:
+                look = {
+                    "histtype": "step",
+                    "color": CYCLE[(i - 1) % 4],
+                    "linestyle": LINES[(i - 1) % 4],
+                    "linewidth": 1.6,
+                }
+            axes.hist(values, bins, range=span, density=True, label=name, **look)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")

@@ -10,7 +10,21 @@ from typing import Any
 import numpy as np
 
 from mlpot.report import plots
-from mlpot.report.html import Card, Markup, Page, beside, cards, details, duration, figure, grid, join, mapping, note, number, table
+from mlpot.report.html import (
+    Card,
+    Markup,
+    Page,
+    beside,
+    cards,
+    details,
+    duration,
+    figure,
+    grid,
+    mapping,
+    note,
+    number,
+    table,
+)
 from mlpot.report.inputs import Predictions, TrainingResult
 
 # quantity in the metrics -> (heading, unit)
@@ -41,8 +55,18 @@ def write_run_report(path: str | Path, *, title: str, result: TrainingResult, su
 
 
 def remarks(result: TrainingResult) -> list[Markup]:
-    """Warnings, then notes."""
-    return [*(note(text, warning=True) for text in result.warnings), *(note(text) for text in result.notes)]
+    """Warnings, then notes; predictions that are not numbers are a warning of their own."""
+    broken = [
+        f"{_times(count, 'prediction')} of {quantity} on the {name} set: not a finite number, left out of the figures."
+        for name, predictions in result.predictions.items()
+        for quantity in ("energy", "forces", "stress")
+        if (count := predictions.not_finite(quantity))
+    ]
+    return [
+        *(note(text, warning=True) for text in broken),
+        *(note(text, warning=True) for text in result.warnings),
+        *(note(text) for text in result.notes),
+    ]
 
 
 def key_figures(result: TrainingResult) -> list[Card]:
@@ -56,8 +80,12 @@ def key_figures(result: TrainingResult) -> list[Card]:
                 out.append(_judged(label, value, unit, result.goals.get(key), name))
     seconds = [value for value in (_float(row.get("seconds")) for row in result.log_rows) if not math.isnan(value)]
     if seconds:
-        out.append(Card("Training time", duration(max(seconds)), "", f"{number(len(result.log_rows))} validations"))
+        out.append(Card("Training time", duration(max(seconds)), "", _times(len(result.log_rows), "validation")))
     return out
+
+
+def _times(count: int, word: str) -> str:
+    return f"{number(count)} {word}{'' if count == 1 else 's'}"
 
 
 def _judged(label: str, value: float, unit: str, goal: float | None, name: str) -> Card:
@@ -115,7 +143,7 @@ def learning_curves(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
     out = []
     losses = lines({"train_loss": "training", "valid_loss": "validation"})
     if losses:
-        caption = "Loss. The validation loss uses the final weights of its terms, and the averaged parameters where there are any."
+        caption = "The validation loss has the final weights of its terms, and averaged parameters where there are any."
         out.append(figure(plots.curves("Loss", losses, label, "Loss"), caption))
     for key, name, unit in (
         ("valid_forces_mae_meV_per_A", "Force error on the validation set", "meV/Å"),
@@ -176,7 +204,10 @@ def _comparison(predictions: Predictions | None, summary: Mapping[str, Any]) -> 
         shifted = scale * (reference - shift), scale * (predicted - shift)
         caption = f"Total energy per atom, less the labels' mean of {number(shift, 6)} eV/atom."
         drawn = plots.parity("Energy", *shifted, unit, "Energy", "meV/atom", 1000 / scale)
-        out += [figure(drawn, caption), figure(plots.error_histogram("Energy errors", 1000 * (predicted - reference), "meV/atom"))]
+        out += [
+            figure(drawn, caption),
+            figure(plots.error_histogram("Energy errors", 1000 * (predicted - reference), "meV/atom")),
+        ]
     for name, title, unit, factor, error_unit in (
         ("forces", "Force", "eV/Å", 1000.0, "meV/Å"),
         ("stress", "Stress", "eV/Å³", 1000.0, "meV/Å³"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mlpot.report.geometry import BOND_FACTOR, presented, radii
+from mlpot.report.geometry import presented, radii
 from mlpot.report.html import Markup, Page, asset, escape, number, packed
 from mlpot.report.inputs import Array
 from mlpot.structure import SYMBOLS
@@ -46,7 +46,11 @@ def add_player(page: Page, trajectory: Trajectory, label: str, most_frames: int 
     kept = min(len(trajectory.positions), most_frames, max(2, MOST_NUMBERS // (3 * n)))
     stride = -(-len(trajectory.positions) // kept)
     chosen = slice(None, None, stride)
-    cell = None if trajectory.cell is None or not np.any(trajectory.cell) else np.asarray(trajectory.cell, dtype=np.float64)
+    cell = (
+        None
+        if trajectory.cell is None or not np.any(trajectory.cell)
+        else np.asarray(trajectory.cell, dtype=np.float64)
+    )
     if cell is not None and cell.ndim == 3:
         cell = cell[chosen]
     positions = np.asarray(trajectory.positions, dtype=np.float64)[chosen]
@@ -64,7 +68,7 @@ def _data(trajectory: Trajectory, positions: Array, times: Array, cell: Array | 
     origin = (-offset).round(4).tolist()
     values = {
         "symbols": [SYMBOLS[z] for z in trajectory.numbers],
-        "radii": np.round(BOND_FACTOR * radii(trajectory.numbers), 3).tolist(),
+        "radii": np.round(radii(trajectory.numbers), 3).tolist(),
         "kind": kind,
         "resolution": RESOLUTION,
         "positions": packed(steps.astype(f"<{kind[0]}{int(kind[3:]) // 8}").tobytes()),

@@ -58,7 +58,7 @@ class VelocityVerlet:
 
 
 class Langevin(VelocityVerlet):
-    """Constant temperature: Langevin dynamics split as BAOAB (Leimkuhler and Matthews, J. Chem. Phys. 138, 174102, 2013).
+    """Constant temperature: Langevin dynamics as BAOAB (Leimkuhler, Matthews, J. Chem. Phys. 138, 174102, 2013).
 
     time: fs, the inverse of the friction.
     """
@@ -89,7 +89,7 @@ class Langevin(VelocityVerlet):
 
 
 class Bussi(VelocityVerlet):
-    """Constant temperature: stochastic velocity rescaling (Bussi, Donadio, Parrinello, J. Chem. Phys. 126, 014101, 2007).
+    """Constant temperature: velocity rescaling (Bussi, Donadio, Parrinello, J. Chem. Phys. 126, 014101, 2007).
 
     time: fs in which the kinetic energy relaxes.
     """
@@ -180,7 +180,8 @@ class StochasticCell(Bussi):
         atoms, heat = self.atoms, KELVIN * temperature
         volume = atoms.get_volume()
         root, soft = math.sqrt(volume), self.compressibility * self.rate
-        excess = self.pressure - self.internal_pressure() - 0.5 * heat / volume
+        # The centre of mass, which has no momentum here, would add heat / volume to the pressure.
+        excess = self.pressure - self.internal_pressure() - 1.5 * heat / volume
         noise = math.sqrt(0.5 * heat * soft) * self.rng.standard_normal()
         change = min(max(-0.5 * soft * root * excess + noise, -0.02 * root), 0.02 * root)
         factor = ((root + change) / root) ** (2.0 / 3.0)

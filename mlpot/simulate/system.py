@@ -17,7 +17,7 @@ from mlpot.units import KELVIN
 FloatArray = NDArray[np.float64]
 
 BONDED = 1.25  # pairs nearer than this times the sum of their covalent radii are bonds
-MOLECULAR = [SYMBOLS.index(symbol) for symbol in "H B C N O F P S Cl Se Br I".split()]
+MOLECULAR = [SYMBOLS.index(symbol) for symbol in ("H", "B", "C", "N", "O", "F", "P", "S", "Cl", "Se", "Br", "I")]
 
 
 def refuse_overlap(atoms: Atoms, where: str, nearest: float = 0.1) -> None:
@@ -29,8 +29,8 @@ def refuse_overlap(atoms: Atoms, where: str, nearest: float = 0.1) -> None:
         i, j = int(target[0]), int(source[0])
         image = " (a periodic image)" if shift[0].any() else ""
         raise UserError(
-            f"{where}: atoms {i} ({atoms.symbols[i]}) and {j} ({atoms.symbols[j]}){image} lie within {nearest} Å of each "
-            f"other. Remove one of them, or mend the cell."
+            f"{where}: atoms {i} ({atoms.symbols[i]}) and {j} ({atoms.symbols[j]}){image} lie within {nearest} Å of "
+            f"each other. Remove one of them, or mend the cell."
         )
 
 
@@ -93,7 +93,7 @@ class Bonds:
         self.length: FloatArray = reach[bonded]
 
     def longest(self, atoms: Atoms) -> tuple[float, int, int, float]:
-        """Largest ratio of length to covalent length now, its two atoms, and that length in Å; ratio 0 without bonds."""
+        """Largest ratio of length to covalent length, its two atoms, that length in Å; ratio 0 without bonds."""
         if not len(self.length):
             return 0.0, 0, 0, 0.0
         vectors = atoms.positions[self.source] - atoms.positions[self.target]

@@ -1,21 +1,25 @@
-"""Extended xyz: frames with a comment line of key=value pairs and named columns.
+"""Extended xyz: frames with a comment line of key=value pairs and named columns; plain xyz and compressed files too.
 
-ASE's own reader hides energy, forces and stress in a calculator and refuses a stress of six numbers; this one reads
-the columns and keys as they stand, with ASE's parser for the comment line.
+ASE's own reader hides energy, forces and stress in a calculator, refuses a stress of six numbers and does not say
+where a file is broken; this one reads keys and columns as they stand, with ASE's parser for the comment line.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from ase.io.extxyz import key_val_str_to_dict
 
 from mlpot.data.frame import Frame
+from mlpot.data.options import KEYS as KEYS
 from mlpot.data.options import ReadOptions
 from mlpot.data.sources import _labels
 from mlpot.errors import UserError
@@ -23,132 +27,144 @@ from mlpot.structure import Structure, number_of
 
 FORMAT = "extxyz (.xyz, .extxyz)"
 SUFFIXES = (".xyz", ".extxyz")
-_VOIGT = re.compile(r'(?<!\S)stress="\s*((?:[-+.\deE]+\s+){5}[-+.\deE]+)\s*"')
+# ASE's parser takes a stress or virial of nine numbers alone, so these are read here.
+_MATRIX = re.compile(r"""(?<!\S)(stress|virial)\s*=\s*["'{\[]([^"'}\]]*)["'}\]]""")
 _TYPES: dict[str, type] = {"R": float, "I": int, "S": str, "L": str}
+_COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+def _text(path: Path) -> IO[str]:
+    # Latin-1 names of authors in a comment are no reason to refuse a file.
+    return _COMPRESSED.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", errors="replace")
 
 
 def recognises(path: Path) -> bool:
-    """A text file whose first line is a number of atoms and whose third begins with an element."""
-    with path.open("rb") as file:
-        head = file.read(4096)
-    if b"\0" in head:
+    """Whether a text file begins with a number of atoms, a comment, and an atom (or has the usual ending)."""
+    if path.suffix in _COMPRESSED and path.with_suffix("").suffix not in SUFFIXES:
         return False
-    lines = head.decode("utf-8", errors="replace").splitlines()
-    words = lines[2].split() if len(lines) > 2 else []
-    counted = bool(lines) and lines[0].strip().isdigit()
-    return counted and (path.suffix in SUFFIXES or (len(words) >= 4 and words[0][0].isalpha()))
+    try:
+        with _text(path) as file:
+            lines = [file.readline(4096) for _ in range(3)]
+    except (OSError, EOFError, lzma.LZMAError):
+        return False
+    words = lines[2].split()
+    if "\0" in "".join(lines) or not lines[0].strip().isdigit() or lines[1].startswith("gdb "):
+        return False
+    named = any(suffix in SUFFIXES for suffix in path.suffixes)
+    return named or "Properties=" in lines[1] or (len(words) >= 4 and words[0][0].isalpha())
 
 
 def _raw_frames(path: Path) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
     """First line, comment's values and columns of each frame."""
-    with path.open(encoding="utf-8") as file:
+    with _text(path) as file:
         line_number, frame = 0, 0
-        while True:
-            line = file.readline()
+        while line := file.readline():
             line_number += 1
-            if not line:
-                return
             if not line.strip():
                 continue
             where = f"{path}: frame {frame} (line {line_number})"
             if not line.strip().isdigit():
                 raise UserError(f"{where}: expected the number of atoms, found {line.strip()[:40]!r}.")
-            n_atoms = int(line)
-            comment = file.readline()
-            rows = [file.readline() for _ in range(n_atoms)]
-            if not comment or (rows and not rows[-1]):
-                found = sum(bool(row) for row in rows)
-                raise UserError(f"{where}: the file ends after {found} of {n_atoms} atoms; it is cut short.")
+            n_atoms, comment, rows = int(line), file.readline(), []
+            while len(rows) < n_atoms and (row := file.readline()):
+                rows.append(row)
+            if not comment or len(rows) < n_atoms:
+                raise UserError(f"{where}: the file ends after {len(rows)} of {n_atoms} atoms; it is cut short.")
             yield line_number, *_parse(comment.strip(), rows, where)
             line_number += 1 + n_atoms
             frame += 1
 
 
-def _parse(comment: str, rows: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    # ASE's parser refuses a stress of six numbers, so it is taken out and read here.
-    voigt = _VOIGT.search(comment)
+def _values(comment: str, where: str) -> dict[str, Any]:
+    """The comment's key=value pairs; none for plain xyz, whose comment is free text."""
+    if "=" not in comment:
+        return {}
+    matrices = {name: text.replace(",", " ").split() for name, text in _MATRIX.findall(comment)}
     try:
-        info = key_val_str_to_dict(_VOIGT.sub(" ", comment))
+        info = key_val_str_to_dict(_MATRIX.sub(" ", comment))
+        info.pop("", None)
+        return {**info, **{name: np.array(words, dtype=np.float64) for name, words in matrices.items()}}
     except (ValueError, KeyError, IndexError) as error:
+        if "Properties=" not in comment and "Lattice=" not in comment:
+            return {}
         raise UserError(f"{where}: the comment line cannot be read ({error}).") from None
-    info.pop("", None)
-    if voigt:
-        info["stress"] = np.array(voigt[1].split(), dtype=np.float64)
+
+
+def _parse(comment: str, rows: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    info = _values(comment, where)
     columns = str(info.pop("Properties", "species:S:1:pos:R:3")).split(":")
-    if len(columns) % 3 or any(kind not in _TYPES for kind in columns[1::3]):
-        raise UserError(f"{where}: Properties={':'.join(columns)} is not a list of name:type:count.")
+    if len(columns) % 3 or any(kind not in _TYPES for kind in columns[1::3]) or not all(c.isdigit() for c in columns[2::3]):
+        raise UserError(f"{where}: Properties={':'.join(columns)} is not a list of name:type:count (types R, I, S, L).")
     words = [row.split() for row in rows]
     width = sum(int(count) for count in columns[2::3])
     for number, row in enumerate(words):
         if len(row) < width:
-            raise UserError(f"{where}: atom {number} has {len(row)} columns; Properties names {width}.")
+            raise UserError(f"{where}: atom {number} has {len(row)} columns; expected {width} ({':'.join(columns)}).")
     arrays, start = {}, 0
     for name, kind, count in zip(columns[::3], columns[1::3], columns[2::3], strict=True):
         stop = start + int(count)
         try:
-            values = np.array([row[start:stop] for row in words]).astype(_TYPES[kind])
+            values = np.array([row[start:stop] for row in words], dtype=_TYPES[kind])
         except ValueError as error:
             raise UserError(f"{where}: column {name}: {error}.") from None
-        arrays[name] = values[:, 0] if stop - start == 1 else values
+        arrays[name] = values[:, 0] if stop - start == 1 and len(words) else values
         start = stop
     return info, arrays
+
+
+def _numbers(arrays: dict[str, Any], where: str) -> list[int]:
+    symbols = arrays.pop("species", None)
+    symbols = arrays.pop("Z", None) if symbols is None else symbols
+    if symbols is None:
+        raise UserError(f"{where}: no column of elements (species or Z) in Properties; it has {', '.join(arrays)}.")
+    try:
+        return [int(s) if str(s).isdigit() else number_of(str(s).capitalize()) for s in symbols]
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _structure(info: dict[str, Any], arrays: dict[str, Any], where: str) -> Structure:
     if "pos" not in arrays:
         raise UserError(f"{where}: no column of positions (pos) in Properties; it has {', '.join(arrays)}.")
-    symbols = arrays.pop("species", None)
-    if symbols is None:
-        symbols = arrays.pop("Z", None)
-        if symbols is None:
-            raise UserError(f"{where}: no column of elements (species or Z) in Properties; it has {', '.join(arrays)}.")
-    try:
-        numbers = [int(s) if str(s).isdigit() else number_of(str(s).capitalize()) for s in symbols]
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    lattice = info.pop("Lattice", None)
-    cell = None if lattice is None else np.asarray(lattice, dtype=np.float64)
-    if cell is not None:
-        # The parser gives a matrix of nine numbers in columns; rows are the lattice vectors.
-        cell = cell.T if cell.shape == (3, 3) else np.diag(cell.ravel()) if cell.size == 3 else cell.reshape(3, 3)
-    pbc = info.pop("pbc", cell is not None)
+    numbers = _numbers(arrays, where)
+    lattice, cell = info.pop("Lattice", None), None
+    if lattice is not None:
+        box = np.asarray(lattice)
+        if box.dtype.kind not in "if" or box.size not in (3, 9):
+            raise UserError(f"{where}: Lattice has {box.size} values; expected nine numbers (or three, for a box).")
+        # ASE's parser gives nine numbers in columns; rows are the lattice vectors.
+        cell = box.T if box.shape == (3, 3) else np.diag(box.ravel()) if box.size == 3 else box.reshape(3, 3)
     charge, spin = (info.get(key) for key in ("charge", "spin"))
-    structure = Structure(
+    return Structure(
         np.array(numbers, dtype=np.int64),
         np.asarray(arrays.pop("pos"), dtype=np.float64).reshape(-1, 3),
-        np.zeros((3, 3)) if cell is None else cell,
-        np.broadcast_to(np.array(pbc, dtype=bool), (3,)).copy(),
-        float(charge) if isinstance(charge, int | float) else None,
-        float(spin) if isinstance(spin, int | float) else None,
+        np.zeros((3, 3)) if cell is None else cell.astype(np.float64),
+        _periodic(info.pop("pbc", cell is not None), where),
+        None if charge is None or isinstance(charge, str | list) or np.size(charge) != 1 else float(charge),
+        None if spin is None or isinstance(spin, str | list) or np.size(spin) != 1 else float(spin),
     )
-    structure.check(where)
-    return structure
+
+
+def _periodic(value: Any, where: str) -> Any:
+    array = np.array(value)
+    if array.size not in (1, 3) or array.dtype.kind not in "bi":
+        raise UserError(f'{where}: pbc is {value!r}; expected three of T and F, e.g. pbc="T T F".')
+    return np.broadcast_to(array.astype(bool), (3,)).copy()
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
-    """The frames, with notes on what was converted. Stress and other matrices of nine numbers are symmetric or rows."""
+    """The frames, with notes on what was converted."""
     for number, (line, info, arrays) in enumerate(_raw_frames(path)):
         where = f"{path}: frame {number} (line {line})"
         structure = _structure(info, arrays, where)
         yield _labels.labelled(structure, info, arrays, options, where)
 
 
-def _keys(path: Path) -> tuple[Counter[str], Counter[str]]:
-    info_keys: Counter[str] = Counter()
-    array_keys: Counter[str] = Counter()
+def held(path: Path) -> tuple[Counter[str], Counter[str]]:
+    """Values of a frame and of its atoms, with the number of frames that carry each."""
+    of_frame: Counter[str] = Counter()
+    of_atoms: Counter[str] = Counter()
     for _, info, arrays in _raw_frames(path):
-        info_keys.update(key for key in info if key not in ("Lattice", "pbc"))
-        array_keys.update(key for key in arrays if key not in ("species", "pos", "Z"))
-    return info_keys, array_keys
-
-
-def explain_missing(path: Path, options: ReadOptions) -> str:
-    """What the file holds in place of labels."""
-    return _labels.explain_missing(*_keys(path), options)
-
-
-def hidden_forces(path: Path) -> list[str]:
-    """Columns that look like forces but are not named so."""
-    for _, _, arrays in _raw_frames(path):
-        return [key for key in arrays if "force" in key.lower() and key != "forces"]
-    return []
+        of_frame.update(key for key in info if key not in ("Lattice", "pbc"))
+        of_atoms.update(key for key in arrays if key not in ("species", "pos", "Z"))
+    return of_frame, of_atoms

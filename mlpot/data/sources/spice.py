@@ -5,74 +5,74 @@ Units stand beside each array (bohr, hartree, hartree/bohr); the gradient is min
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
-from mlpot import units
 from mlpot.data.frame import Frame
-from mlpot.data.options import ReadOptions
-from mlpot.errors import UserError
-from mlpot.structure import Structure
+from mlpot.data.options import ReadOptions, note, resolve
+from mlpot.data.sources import _groups
 
 FORMAT = "SPICE (.hdf5)"
 SUFFIXES = (".hdf5", ".h5")
-_ENERGY, _GRADIENT = "dft_total_energy", "dft_total_gradient"
+KEYS = ("energy", "forces")
+# The first release wrote blanks in the names.
+_ENERGIES = ("dft_total_energy", "dft total energy")
+_GRADIENTS = ("dft_total_gradient", "dft total gradient")
+
+
+def _wanted(group: Any) -> bool:
+    return "conformations" in group and "atomic_numbers" in group
 
 
 def recognises(path: Path) -> bool:
-    """An HDF5 file whose first group has conformations."""
-    import h5py
-
-    if not h5py.is_hdf5(path):
-        return False
-    with h5py.File(path) as file:
-        first = next(iter(file.values()), None)
-        return isinstance(first, h5py.Group) and "conformations" in first
+    """An HDF5 file with a group that has conformations and atomic_numbers."""
+    return _groups.recognises(path, _wanted)
 
 
-def _unit(array: Any, default: str) -> str:
-    unit = array.attrs.get("units", default)
-    return unit.decode() if isinstance(unit, bytes) else str(unit)
+def _stated(group: Any, **names: str | None) -> dict[str, str]:
+    """Units that stand beside the arrays; a gradient has the unit of a force."""
+    found = {}
+    for label, name in names.items():
+        unit = None if name is None else group[name].attrs.get("units")
+        if unit is not None:
+            found[label] = unit.decode() if isinstance(unit, bytes) else str(unit)
+    return found
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
     """The frames, with notes on what was converted."""
-    import h5py
-
-    energy_key, gradient_key = options.keys.get("energy", _ENERGY), options.keys.get("forces", _GRADIENT)
+    convention = {"energy": "hartree", "forces": "hartree/bohr", "length": "bohr"}
     with h5py.File(path) as file:
-        for name, group in file.items():
-            where = f"{path}: {name}"
-            positions = group["conformations"][()].astype(np.float64)
-            positions *= units.factor(options.units.get("length", _unit(group["conformations"], "bohr")), "length")
-            energy = gradient = None
-            notes = []
-            if energy_key in group:
-                unit = options.units.get("energy", _unit(group[energy_key], "hartree"))
-                energy = group[energy_key][()] * units.factor(unit, "energy")
-                notes.append(f"energy: {unit} -> eV (stated in the file)")
-            if gradient_key in group:
-                unit = options.units.get("forces", _unit(group[gradient_key], "hartree/bohr"))
-                gradient = group[gradient_key][()].astype(np.float64) * units.factor(unit, "forces")
-                notes.append(f"forces: {'minus the gradient, ' if 'gradient' in gradient_key else ''}{unit} -> eV/Å")
-            if energy is not None and len(energy) != len(positions):
-                raise UserError(f"{where}: {len(energy)} energies for {len(positions)} conformations.")
-            sign = -1.0 if "gradient" in gradient_key else 1.0
-            numbers = group["atomic_numbers"][()].astype(np.int64)
-            info = _texts(group) | {"molecule": name}
-            for k, place in enumerate(positions):
-                yield (
-                    Frame(
-                        Structure(numbers, place, np.zeros((3, 3)), np.zeros(3, dtype=bool)),
-                        None if energy is None else float(energy[k]),
-                        None if gradient is None else sign * gradient[k],
-                        info=info,
-                    ),
-                    tuple(notes),
-                )
+        for group in _groups.groups(file, _wanted):
+            where = f"{path}: {group.name}"
+            energy_key = _groups.pick(group, options.keys.get("energy"), _ENERGIES)
+            forces_key = _groups.pick(group, options.keys.get("forces"), _GRADIENTS)
+            stated = _stated(group, length="conformations", energy=energy_key, forces=forces_key)
+            unit = resolve(options, where, stated, convention, "the convention of SPICE")
+            notes, energy, forces = list(note("length", unit["length"])), None, None
+            if energy_key is not None:
+                energy = np.asarray(group[energy_key][()], dtype=np.float64).reshape(-1) * unit["energy"].factor
+                notes += note("energy", unit["energy"])
+            if forces_key is not None:
+                gradient = "gradient" in forces_key
+                forces = group[forces_key][()].astype(np.float64) * (-1.0 if gradient else 1.0) * unit["forces"].factor
+                notes += note("forces", unit["forces"])
+                if gradient:
+                    notes.append(f"forces: minus {forces_key}")
+            for frame in _groups.frames(
+                where,
+                _groups.numbers_of(group["atomic_numbers"]),
+                group["conformations"][()].astype(np.float64) * unit["length"].factor,
+                energy,
+                forces,
+                {**_texts(group), "molecule": group.name.strip("/")},
+            ):
+                yield frame, tuple(notes)
 
 
 def _texts(group: Any) -> dict[str, str]:
@@ -84,10 +84,6 @@ def _texts(group: Any) -> dict[str, str]:
     return found
 
 
-def explain_missing(path: Path, options: ReadOptions) -> str:
-    """What the file holds in place of labels."""
-    import h5py
-
-    with h5py.File(path) as file:
-        held = ", ".join(next(iter(file.values())))
-    return f"Expected {_ENERGY} and {_GRADIENT}; its groups hold {held}. Name others with keys.energy= and keys.forces=."
+def held(path: Path) -> tuple[Counter[str], Counter[str]]:
+    """Arrays of the groups, with the number of groups that carry each."""
+    return _groups.held(path, _wanted)

@@ -3,7 +3,7 @@
   "use strict";
   const FRAMES_PER_SECOND = 25;
   const COLOURS = { H: "#f4f6f8", C: "#5a626c", N: "#3b6fd4", O: "#d6453d" };
-  const CELL_COLOUR = "#8a94a3";
+  const CELL_COLOUR = "#7a8594";
 
   function decode(data) {
     const bytes = Uint8Array.from(atob(data.positions), (letter) => letter.charCodeAt(0));
@@ -11,7 +11,7 @@
     return Float32Array.from(steps, (step) => step * data.resolution);
   }
 
-  // Pairs nearer than the sum of their (already stretched) radii, found on a grid so that large systems stay quick.
+  // Pairs nearer than the sum of their radii (slack included), found on a grid so that large systems stay quick.
   function findBonds(xyz, start, radii) {
     const bonds = radii.map(() => []);
     const reach = 2 * Math.max(...radii);

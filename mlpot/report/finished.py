@@ -1,0 +1,81 @@
+"""From a finished run to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mlpot.data.dataset import Dataset, Subset
+from mlpot.data.frame import LABELS
+from mlpot.data.loader import Loader, plan_batches
+from mlpot.potential import Potential, predict
+from mlpot.report.inputs import Predictions, TrainingResult
+from mlpot.report.run import write_run_report
+from mlpot.train.run import Finished
+
+MOST_FRAMES = 1000  # compared in the plots of a report
+
+
+def predictions_of(potential: Potential, dataset: Dataset) -> Predictions:
+    """Predictions beside labels, for at most `MOST_FRAMES` frames spread evenly over a data set."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(MOST_FRAMES, len(dataset))).astype(np.int64))
+    chosen = Subset(dataset, rows)
+    counts = chosen.counts()
+    has = {label: counts[label] > 0 for label in LABELS}
+    device = next((tensor.device for tensor in potential.parameters()), torch.device("cpu"))
+    loader = Loader(chosen, potential.cutoff, cache_bytes=0)
+    columns: dict[str, list[torch.Tensor]] = {}
+    for batch in loader.batches(plan_batches(np.arange(len(chosen)), 32)):
+        out = predict(potential, batch.graph.to(device), forces=has["forces"], stress=has["stress"])
+        for label in LABELS:
+            if not has[label]:
+                continue
+            present = getattr(batch.labels, f"has_{label}")
+            present = present[batch.graph.batch] if label == "forces" else present
+            reference = getattr(batch.labels, label).clone()
+            reference[~present] = torch.nan
+            columns.setdefault(f"{label}_reference", []).append(reference)
+            columns.setdefault(f"{label}_predicted", []).append(getattr(out, label).cpu())
+    arrays = {name: torch.cat(parts).numpy() for name, parts in columns.items()}
+    return Predictions(chosen.n_atoms(), **arrays)
+
+
+def training_result(
+    finished: Finished, goals: Mapping[str, float] | None = None, warnings: Sequence[str] = ()
+) -> TrainingResult:
+    """What a report of the run shows."""
+    prepared = finished.prepared
+    names = {"valid": ("validation", prepared.valid), "test": ("test", prepared.test)}
+    sets = {shown: (finished.metrics[key], data) for key, (shown, data) in names.items() if data is not None}
+    return TrainingResult(
+        config=prepared.config.model_dump(mode="json"),
+        log_rows=finished.rows,
+        metrics={shown: summary for shown, (summary, _) in sets.items()},
+        predictions={shown: predictions_of(finished.potential, data) for shown, (_, data) in sets.items()},
+        goals=goals or {},
+        provenance={
+            **finished.metrics["data"],
+            **finished.metrics["versions"],
+            "hardware": finished.metrics["hardware"],
+        },
+        warnings=warnings,
+        notes=prepared.notes,
+    )
+
+
+def report_run(finished: Finished, warnings: Sequence[str] = ()) -> Path:
+    """Write report.html in the run's folder and return its path."""
+    path = finished.folder / "report.html"
+    subtitle = f"{prepared_name(finished)}, {len(finished.prepared.train)} training frames"
+    write_run_report(
+        path, title=f"Run {finished.folder.name}", result=training_result(finished, None, warnings), subtitle=subtitle
+    )
+    return path
+
+
+def prepared_name(finished: Finished) -> str:
+    """What was trained, for a heading."""
+    return f"{finished.prepared.config.model.name} on {Path(finished.prepared.train.path).name}"
