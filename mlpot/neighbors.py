@@ -36,19 +36,27 @@ def _search_box(structure: Structure, cutoff: float) -> tuple[FloatArray, FloatA
 def neighbor_list(structure: Structure, cutoff: float) -> tuple[IntArray, IntArray]:
     """All directed pairs with |r_j + shift·cell - r_i| < cutoff.
 
-    Returns edge_index (2, E) as [source j, target i], sorted by target, and edge_shift (E, 3), the lattice
-    translations of the source; both int64. Work is in float64. A pair exactly at the cutoff is left out; every
-    model's envelope is zero there.
+    Returns edge_index (2, E) as [source j, target i], sorted by target, then source, then shift, and edge_shift (E, 3),
+    the lattice translations of the source; both int64. Work is in float64. A pair exactly at the cutoff is left out;
+    every model's envelope is zero there.
     """
-    if not (np.isfinite(cutoff) and cutoff > 0):
-        raise UserError(f"cutoff is {cutoff}; expected a length above zero, in Å.")
+    if not (np.isfinite(cutoff) and cutoff >= 0):
+        raise UserError(f"cutoff is {cutoff}; expected a length in Å, zero or more.")
+    if cutoff == 0:
+        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3), dtype=np.int64)
     points, box = _search_box(structure, cutoff)
-    search = vesin.NeighborList(cutoff=cutoff, full_list=True, sorted=True, n_threads=1)
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, sorted=False, n_threads=1)
     pairs, shift = search.compute(
         points=np.ascontiguousarray(points), box=box, periodic=structure.pbc, quantities="PS", copy=False
     )
-    edge_index = np.ascontiguousarray(pairs[:, ::-1].T, dtype=np.int64)
-    return edge_index, shift.astype(np.int64)
+    # One order for one set of edges, so that sums over them do not depend on how the list was found.
+    target, source, shift = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), shift.astype(np.int64)
+    span = 2 * int(np.abs(shift).max(initial=0)) + 1
+    key = target * len(points) + source
+    for axis in range(3):
+        key = key * span + shift[:, axis] + span // 2
+    order = np.argsort(key)
+    return np.stack([source[order], target[order]]), shift[order]
 
 
 def edge_vectors(structure: Structure, edge_index: IntArray, edge_shift: IntArray) -> FloatArray:

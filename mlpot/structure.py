@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlpot.errors import UserError
 
-SYMBOLS = tuple(
+_TABLE = (
     "X H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr "
     "Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir "
     "Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl "
-    "Mc Lv Ts Og".split()
+    "Mc Lv Ts Og"
 )
+SYMBOLS = tuple(_TABLE.split())
 MAX_NUMBER = len(SYMBOLS) - 1
 
 
@@ -78,11 +80,14 @@ class Structure:
         if wrong.any():
             atom = int(np.flatnonzero(wrong)[0])
             raise UserError(
-                f"{where}: atom {atom} has atomic number {int(self.numbers[atom])}; expected 1 (H) to {MAX_NUMBER} (Og)."
+                f"{where}: atom {atom} has atomic number {int(self.numbers[atom])}; "
+                f"expected 1 (H) to {MAX_NUMBER} (Og)."
             )
         if not np.isfinite(self.positions).all():
             atom = int(np.flatnonzero(~np.isfinite(self.positions).all(axis=1))[0])
-            raise UserError(f"{where}: the position of atom {atom} is {self.positions[atom].tolist()}, not a finite number.")
+            raise UserError(
+                f"{where}: the position of atom {atom} is {self.positions[atom].tolist()}, not a finite number."
+            )
         if not np.isfinite(self.cell).all():
             raise UserError(f"{where}: the cell has numbers that are not finite: {self.cell.tolist()}.")
         self._check_cell(where)
@@ -100,9 +105,46 @@ class Structure:
             spread = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True), compute_uv=False)[-1]
             if spread < 1e-6:
                 raise UserError(
-                    f"{where}: the periodic lattice vectors lie in a plane or line (zero volume): {self.cell.tolist()}. "
+                    f"{where}: the periodic lattice vectors lie in a plane or line (zero volume): "
+                    f"{self.cell.tolist()}. "
                     f"Give three independent vectors, or turn periodicity off."
                 )
+
+    def coincident(self, within: float = 1e-3) -> tuple[int, int] | None:
+        """Two atoms less than `within` Å apart, periodic images counted; None where there are none."""
+        box = _completed(self.cell, self.pbc) if self.pbc.any() else np.eye(3)
+        inverse = np.linalg.inv(box) if self.pbc.any() else box
+        places = self.positions @ inverse
+        if len(places) <= 64:
+            first, second = _pairs(len(places))
+        else:
+            from scipy.spatial import cKDTree
+
+            places = np.where(self.pbc, places - np.floor(places), places)
+            places[places >= 1.0] = np.where(self.pbc, 0.0, places)[places >= 1.0]
+            low = np.where(self.pbc, 0.0, places.min(axis=0))  # a box of 0 is open, but wants no negative numbers
+            tree = cKDTree(places - low, boxsize=np.where(self.pbc, 1.0, 0.0))
+            pairs = tree.query_pairs(within * float(np.linalg.norm(inverse, 2)), output_type="ndarray")
+            first, second = pairs[:, 0], pairs[:, 1]
+        gaps = places[second] - places[first]
+        gaps = (gaps - np.round(gaps) * self.pbc) @ box
+        near = np.flatnonzero(np.einsum("ij,ij->i", gaps, gaps) < within**2)
+        return (int(first[near[0]]), int(second[near[0]])) if len(near) else None
+
+
+@lru_cache(maxsize=128)
+def _pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Every pair of n atoms once."""
+    return np.triu_indices(n, 1)
+
+
+def _completed(cell: NDArray[np.float64], pbc: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The cell with unit vectors at right angles to its periodic vectors along the open directions."""
+    box = cell.copy()
+    open_axes = np.flatnonzero(~pbc)
+    if len(open_axes):
+        box[open_axes] = np.linalg.svd(box[pbc])[2][-len(open_axes) :]
+    return box
 
 
 def symbols_of(numbers: object) -> list[str]:

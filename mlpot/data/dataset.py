@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -110,3 +111,40 @@ class Subset:
         """Config type of every frame."""
         types = self.dataset.config_types()
         return [types[index] for index in self.indices]
+
+
+class Concatenated:
+    """Several data sets one after the other."""
+
+    def __init__(self, parts: Sequence[Dataset]) -> None:
+        self.parts = list(parts)
+        self._ends = np.cumsum([len(part) for part in self.parts])
+        self.path = ", ".join(part.path for part in self.parts)
+        self.sha = hashlib.sha256("".join(part.sha for part in self.parts).encode()).hexdigest()
+        self.source = ", ".join(dict.fromkeys(part.source for part in self.parts))
+        self.notes = tuple(dict.fromkeys(note for part in self.parts for note in part.notes))
+        self.theory = ", ".join(dict.fromkeys(part.theory for part in self.parts if part.theory))
+        self.elements = tuple(sorted({z for part in self.parts for z in part.elements}))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> Frame:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        return self.parts[part][index - (int(self._ends[part - 1]) if part else 0)]
+
+    def n_atoms(self) -> NDArray[np.int64]:
+        """Atoms of every frame, (n,)."""
+        return np.concatenate([part.n_atoms() for part in self.parts])
+
+    def counts(self) -> dict[str, int]:
+        """How many frames carry each label."""
+        counts = [part.counts() for part in self.parts]
+        return {label: sum(count[label] for count in counts) for label in LABELS}
+
+    def config_types(self) -> list[str]:
+        """Config type of every frame."""
+        return [name for part in self.parts for name in part.config_types()]

@@ -64,7 +64,8 @@ def checked(frame: Frame, where: str) -> Frame:
         elif bad.any():
             rows = np.flatnonzero(bad.reshape(shape[0], -1).any(axis=1)) if shape else np.array([0])
             raise UserError(
-                f"{where}: {label} is not finite in {len(rows)} of {shape[0] if shape else 1} rows (first: row {rows[0]}). "
+                f"{where}: {label} is not finite in {len(rows)} of {shape[0] if shape else 1} rows "
+                f"(first: row {rows[0]}). "
                 f"Mend the frame, or set all of its {label} to NaN to leave them out."
             )
         else:

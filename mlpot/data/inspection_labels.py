@@ -14,8 +14,8 @@ from mlpot.structure import SYMBOLS
 
 SHOWN = 5
 OVERLAP, COINCIDENT = 0.5, 0.1  # of the covalent radii's sum; Å
-LARGE_FORCE = 50.0  # eV/Å
-FORCE_SIGMAS, ENERGY_SIGMAS = 6.0, 8.0
+SMALL_FORCE, LARGE_FORCE = 2.0, 50.0  # eV/Å, never and nearly always out of the ordinary
+FORCE_SIGMAS, ENERGY_SIGMAS = 6.0, 12.0
 NET = 0.05  # of the sum of the forces' sizes
 
 
@@ -43,7 +43,9 @@ def _missing(sample: Sample) -> Check:
     for label in LABELS:
         lacking = [row for row, frame in zip(sample.rows, sample.frames, strict=True) if not frame.has(label)]
         if label == "forces":  # the forces on a free atom are zero, so that nobody writes them
-            lacking = [r for r, f in zip(sample.rows, sample.frames, strict=True) if not f.has(label) and len(f.structure) > 1]
+            lacking = [
+                r for r, f in zip(sample.rows, sample.frames, strict=True) if not f.has(label) and len(f.structure) > 1
+            ]
         if label == "stress":
             whole = [f.structure.pbc.all() for f in sample.frames]
             lacking = [r for r, f, p in zip(sample.rows, sample.frames, whole, strict=True) if p and not f.has(label)]
@@ -56,13 +58,17 @@ def _missing(sample: Sample) -> Check:
 
 def _zeros(sample: Sample) -> list[Check]:
     checks = []
-    with_forces = [(r, f) for r, f in zip(sample.rows, sample.frames, strict=True) if f.forces is not None and len(f.structure) > 1]
+    with_forces = [
+        (r, f) for r, f in zip(sample.rows, sample.frames, strict=True) if f.forces is not None and len(f.structure) > 1
+    ]
     still = [(r, f) for r, f in with_forces if not np.any(f.forces)]
     # Symmetry makes forces vanish in crystals, seldom in molecules.
-    odd = [r for r, f in still if not f.structure.pbc.any()]
-    if odd or len(still) > 0.5 * len(with_forces) > 0:
-        text = f"{len(still)} of {len(with_forces)} frames have forces that are all exactly zero ({listed(odd or [r for r, _ in still])})"
-        checks.append(Check("zero forces", "suspicious", f"{text}: placeholders? Leave them out by keys.forces or NaN."))
+    odd = [r for r, f in still if not f.structure.pbc.any() or len(still) == len(with_forces)]
+    if odd:
+        text = f"{len(odd)} of {len(with_forces)} frames have forces that are all exactly zero ({listed(odd)})"
+        checks.append(
+            Check("zero forces", "suspicious", f"{text}: placeholders? Leave them out by keys.forces or NaN.")
+        )
     with_stress = [(r, f) for r, f in zip(sample.rows, sample.frames, strict=True) if f.stress is not None]
     odd = [r for r, f in with_stress if not np.any(f.stress)]
     if odd:
@@ -82,19 +88,27 @@ def _force_outliers(sample: Sample) -> list[Check]:
     for row, frame in zip(sample.rows, sample.frames, strict=True):
         if frame.forces is not None and np.any(frame.forces):
             norms = np.linalg.norm(frame.forces, axis=1)
-            rows.append(row), sizes.append(norms.max()), atoms.append(norms.argmax())
+            rows.append(row)
+            sizes.append(norms.max())
+            atoms.append(norms.argmax())
     if len(rows) < 5:
         return []
     largest = np.array(sizes, dtype=np.float64)
     middle, width = _robust(np.log(largest))
     limit = min(max(LARGE_FORCE, 3 * np.exp(middle)), np.exp(middle + FORCE_SIGMAS * max(width, 0.1)))
-    odd = np.flatnonzero(largest > limit)
+    odd = np.flatnonzero(largest > max(limit, SMALL_FORCE))
     typical = f"the largest force of a frame is {np.exp(middle):.3g} eV/Å in the median"
     if not len(odd):
         return [Check("force outliers", "ok", f"none; {typical} and {largest.max():.3g} at most.")]
     odd = odd[np.argsort(-largest[odd])]
     shown = ", ".join(f"frame {rows[k]} atom {atoms[k]}: {largest[k]:.4g} eV/Å" for k in odd[:SHOWN])
-    return [Check("force outliers", "suspicious", f"{len(odd)} frames; {shown}; {typical}. Look at them, or leave them out.")]
+    return [
+        Check(
+            "force outliers",
+            "suspicious",
+            f"{len(odd)} of {len(rows)} frames; {shown}; {typical}. Look at them, or leave them out.",
+        )
+    ]
 
 
 def _energy_outliers(sample: Sample) -> list[Check]:
@@ -105,6 +119,8 @@ def _energy_outliers(sample: Sample) -> list[Check]:
         return []
     elements = tuple(int(z) for z in np.unique(np.concatenate([f.structure.numbers for f in frames])))
     table = compositions(frames, elements)
+    if len(frames) < 4 * len(elements):  # the fit would leave nothing over
+        return []
     sizes = table.sum(axis=1)
     per_atom = np.array([f.energy for f in frames], dtype=np.float64) / sizes
     shares = table / sizes[:, None]
@@ -145,7 +161,8 @@ def _net(sample: Sample) -> list[Check]:
                 turned.append(row)
     checks = []
     if pushed:
-        text = f"forces do not sum to zero in {len(pushed)} of {tested} frames ({listed(pushed)}; up to {largest:.3g} eV/Å)"
+        text = f"forces do not sum to zero in {len(pushed)} of {tested} frames ({listed(pushed)})"
+        text += f", up to {largest:.3g} eV/Å"
         checks.append(Check("net force", "suspicious", f"{text}: fixed atoms, a field, or forces of another frame?"))
     elif tested:
         checks.append(Check("net force", "ok", f"at most {largest:.2g} eV/Å in {tested} frames."))
@@ -165,7 +182,15 @@ def _closest(sample: Sample) -> Check:
             near.append(int(row))
         if ratio < worst[0]:
             pair = "-".join(SYMBOLS[frame.structure.numbers[k]] for k in sorted((i, j)))
-            worst = (ratio, f"{pair} {distance:.3g} Å ({ratio:.2f} of the covalent radii), frame {row} atoms {min(i, j)} and {max(i, j)}")
+            first, second = sorted((i, j))
+            text = (
+                f"{pair} {distance:.3g} Å ({ratio:.2f} of the covalent radii), frame {row} atoms {first} and {second}"
+            )
+            worst = (ratio, text)
     if near:
-        return Check("close atoms", "suspicious", f"{len(near)} frames ({listed(near)}) have overlapping atoms; closest {worst[1]}.")
+        return Check(
+            "close atoms",
+            "suspicious",
+            f"{len(near)} frames ({listed(near)}) have overlapping atoms; closest {worst[1]}.",
+        )
     return Check("close atoms", "ok", f"closest {worst[1]}." if worst[1] else "no two atoms within 5 Å.")

@@ -56,8 +56,10 @@ class Sample:
     total: int
 
 
-def sample_rows(n_atoms: NDArray[np.int64], most_frames: int = MOST_FRAMES, most_atoms: int = MOST_ATOMS) -> NDArray[np.int64]:
-    """Rows to look at: all, or stretches of consecutive ones evenly over the set, since neighbours in time tell most."""
+def sample_rows(
+    n_atoms: NDArray[np.int64], most_frames: int = MOST_FRAMES, most_atoms: int = MOST_ATOMS
+) -> NDArray[np.int64]:
+    """Rows to look at: all, or stretches of consecutive ones, evenly over the set; neighbours in time tell most."""
     n = len(n_atoms)
     wanted = min(n, most_frames, max(STRETCH, int(most_atoms / max(1.0, float(n_atoms.mean())))))
     if wanted == n:

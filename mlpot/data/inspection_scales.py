@@ -36,7 +36,7 @@ FORCE_RATIOS: dict[str, float] = {
     "per Bohr instead of per Å (units.forces=eV/Bohr)": units.BOHR,
     "scaled from per Bohr once too often": 1 / units.BOHR,
 }
-FORCE_LIMIT, PRESSURE_LIMIT = 20.0, 1000.0  # eV/Å, GPa: medians beyond these are not of matter near equilibrium
+FORCE_LIMIT, PRESSURE_LIMIT = 20.0, 200.0  # eV/Å, GPa: medians beyond these are not of matter near equilibrium
 
 
 def scale_checks(sample: Sample) -> list[Check]:
@@ -61,7 +61,11 @@ def _energy_scale(sample: Sample) -> list[Check]:
     if ratio > 0 and abs(ratio / factor - 1) < 0.015:
         if factor == 1.0:
             return [Check(name, "ok", f"{facts}: total energies of all electrons, in eV.")]
-        return [Check(name, "suspicious", f"{facts}: these are total energies in {unit}, taken for eV (units.energy={unit}).")]
+        return [
+            Check(
+                name, "suspicious", f"{facts}: these are total energies in {unit}, taken for eV (units.energy={unit})."
+            )
+        ]
     if abs(per_atom) < 15:
         text = "cohesive or atomisation energies, or totals of valence electrons; their unit shows in the forces only"
         return [Check(name, "not testable", f"{facts}: {text}.")]
@@ -84,8 +88,20 @@ def _force_scale(sample: Sample) -> list[Check]:
     fits = {z: fit for z, pairs in found.items() if (fit := _stiffness(np.array(pairs))) is not None}
     if not fits:
         if middle > FORCE_LIMIT:
-            return [Check(name, "suspicious", f"forces are {middle:.3g} eV/Å rms in the median, more than matter bears: kcal/mol/Å?")]
-        return [Check(name, "not testable", f"{middle:.3g} eV/Å rms in the median; too few stretched bonds of hydrogen to gauge it.")]
+            return [
+                Check(
+                    name,
+                    "suspicious",
+                    f"forces are {middle:.3g} eV/Å rms in the median, more than matter bears: kcal/mol/Å?",
+                )
+            ]
+        return [
+            Check(
+                name,
+                "not testable",
+                f"{middle:.3g} eV/Å rms in the median; too few stretched bonds of hydrogen to gauge it.",
+            )
+        ]
     best = max(fits, key=lambda z: fits[z][1])
     stiffness, n = fits[best]
     ratio = stiffness / STRETCH[best]
@@ -100,7 +116,7 @@ def _force_scale(sample: Sample) -> list[Check]:
 
 
 def _stiffness(pairs: NDArray[np.float64]) -> tuple[float, int] | None:
-    """Force constant in eV/Å² at the median length and the number of bonds; None where the lengths do not set the force."""
+    """Force constant in eV/Å² at the median length, number of bonds; None where lengths do not set the force."""
     if len(pairs) < 30:
         return None
     length = pairs[:, 0] - np.median(pairs[:, 0])
@@ -125,7 +141,7 @@ def _stress_scale(sample: Sample) -> list[Check]:
         return []
     middle = float(np.median(pressures))
     if middle > PRESSURE_LIMIT:
-        text = f"|pressure| is {middle:.4g} GPa in the median, beyond the centre of the earth: GPa or kbar taken for eV/Å³"
+        text = f"|pressure| is {middle:.4g} GPa in the median: GPa or kbar taken for eV/Å³"
         return [Check("stress scale", "suspicious", f"{text} (units.stress=GPa, kbar or kbar_vasp)?")]
     checks = [Check("stress scale", "ok", f"|pressure| is {middle:.3g} GPa in the median.")]
     trends = []
@@ -135,9 +151,13 @@ def _stress_scale(sample: Sample) -> list[Check]:
             trends.append((float(np.corrcoef(volumes, means)[0, 1]), len(members)))
     if trends:
         trend = float(np.average([t for t, _ in trends], weights=[n for _, n in trends]))
-        facts = f"over {sum(n for _, n in trends)} frames of one composition, volume and stress correlate by {trend:+.2f}"
+        facts = (
+            f"over {sum(n for _, n in trends)} frames of one composition, volume and stress correlate by {trend:+.2f}"
+        )
         if trend < -0.7:
-            text = "compressed cells should have the more negative stress: the sign is that of a pressure (units.stress=kbar_vasp)"
+            text = (
+                "compression should make it negative: is this the sign of a pressure (units.stress=kbar_vasp for VASP)"
+            )
             checks.append(Check("stress sign", "suspicious", f"{facts}; {text}?"))
         elif trend > 0.5:
             checks.append(Check("stress sign", "ok", f"{facts}: compression is negative."))

@@ -65,7 +65,11 @@ class ReadOptions(BaseModel):
 
 
 def resolve(
-    options: ReadOptions, where: str, stated: Mapping[str, str] | None = None, convention: Mapping[str, str] | None = None, by: str = ""
+    options: ReadOptions,
+    where: str,
+    stated: Mapping[str, str] | None = None,
+    convention: Mapping[str, str] | None = None,
+    by: str = "",
 ) -> dict[str, Unit]:
     """Unit of each quantity: what the user says, else what the file states, else the convention of the format (`by`).
 
@@ -74,7 +78,9 @@ def resolve(
     """
     told: dict[str, tuple[str, str]] = {}
     for source, reason in ((convention, by), (stated, "stated in the file"), (options.units, "stated by you")):
-        told.update({quantity: (unit, reason) for quantity, unit in (source or {}).items() if quantity in units.INTERNAL})
+        told.update(
+            {quantity: (unit, reason) for quantity, unit in (source or {}).items() if quantity in units.INTERNAL}
+        )
     rank = {"": 0, by: 1, "stated in the file": 2, "stated by you": 3}
     below = {quantity: rank[told[quantity][1]] if quantity in told else 0 for quantity in units.INTERNAL}
     energy, length = told.get("energy", ("eV", "")), told.get("length", ("Å", ""))
@@ -95,7 +101,10 @@ def resolve(
 def known(unit: Unit, quantity: str, where: str) -> float:
     """The factor of a unit; UserError where it cannot be told."""
     if unit.factor != unit.factor:
-        raise UserError(f"{where}: the energy is not in eV, so the unit of its {quantity} is open. State it, e.g. units.{quantity}=GPa.")
+        raise UserError(
+            f"{where}: the energy is not in eV, so the unit of its {quantity} is open. "
+            f"State it, e.g. units.{quantity}=GPa."
+        )
     return unit.factor
 
 

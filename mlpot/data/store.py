@@ -17,8 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlpot import __version__
-from mlpot.data.frame import LABELS, Frame
+from mlpot.data.frame import LABELS, Frame, checked
 from mlpot.errors import UserError
 from mlpot.structure import Structure
 
@@ -55,14 +54,20 @@ _BUFFER = 4096  # frames
 
 
 def is_store(path: Path) -> bool:
-    """Whether a file is a store of ours."""
+    """Whether a file is a store of ours; UserError for HDF5 that is damaged."""
     if not h5py.is_hdf5(path):
         return False
     try:
         with h5py.File(path) as file:
-            return file.attrs.get("format") == FORMAT
-    except OSError:
-        return False
+            return bool(file.attrs.get("format") == FORMAT)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise UserError(
+            f"{path}: the HDF5 file cannot be opened ({_short(error)}). It is damaged or cut short."
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    return str(error).strip().strip("\"'").splitlines()[0][:160] if str(error).strip() else type(error).__name__
 
 
 class Store:
@@ -74,10 +79,18 @@ class Store:
         self.path = str(path)
         self._handle: tuple[int, h5py.File, dict[str, Any]] | None = None
         self._offset: NDArray[np.int64] | None = None
+        try:
+            self._read_header()
+        except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+            raise UserError(f"{path}: the store's header cannot be read ({_short(error)}). It is damaged.") from error
+
+    def _read_header(self) -> None:
         _, file, data = self._open()
-        attributes = file.attrs
+        attributes, path = file.attrs, self.path
         if attributes["version"] > VERSION:
-            raise UserError(f"{path}: store version {attributes['version']}; this mlpot {__version__} reads up to {VERSION}.")
+            raise UserError(
+                f"{path}: store version {attributes['version']}; this mlpot {__version__} reads up to {VERSION}."
+            )
         for name, unit in UNITS.items():
             stated = data[name].attrs.get("units")
             if stated != unit:
@@ -98,7 +111,11 @@ class Store:
             try:
                 file = h5py.File(self.path)
             except OSError as error:
-                raise UserError(f"{self.path}: cannot be opened ({error}). It may be damaged or cut short.") from None
+                raise UserError(
+                    f"{self.path}: cannot be opened ({_short(error)}). It may be damaged or cut short."
+                ) from error
+            if file.attrs.get("format") != FORMAT:
+                raise UserError(f"{self.path}: is not a store written by mlpot.")
             missing = sorted(set(_LAYOUT) - set(file))
             if missing:
                 raise UserError(f"{self.path}: the store lacks {', '.join(missing)}; it is damaged.")
@@ -132,7 +149,14 @@ class Store:
     def __getitem__(self, index: int) -> Frame:
         if not -self._n <= index < self._n:
             raise IndexError(index)
-        index %= self._n
+        try:
+            return self._frame(index % self._n)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{self.path}: frame {index} cannot be read ({_short(error)}). The store is damaged."
+            ) from error
+
+    def _frame(self, index: int) -> Frame:
         data = self._open()[2]
         first, last = (int(x) for x in self._offsets()[index : index + 2])
         energy, charge, spin = (float(data[name][index]) for name in ("energy", "charge", "spin"))
@@ -174,7 +198,7 @@ def _columns(frame: Frame, first_atom: int, types: dict[str, int]) -> dict[str, 
         "spin": or_nan(s.spin, ()),
         "weight": frame.weight,
         "config_type": types.setdefault(frame.config_type, len(types)),
-        "info": json.dumps(dict(frame.info), ensure_ascii=False),
+        "info": json.dumps(dict(frame.info), ensure_ascii=False) if frame.info else "{}",
         "offset": first_atom,
     }
 
@@ -210,54 +234,69 @@ class _Writer:
             return
         for name, (kind, _, dtype) in _LAYOUT.items():
             values = [row[name] for row in self.rows]
-            block: Any = np.concatenate(values) if kind == "atom" else np.array(values, dtype=object if name == "info" else dtype)
+            block: Any = (
+                np.concatenate(values)
+                if kind == "atom"
+                else np.array(values, dtype=object if name == "info" else dtype)
+            )
             data = self.file[name]
             start = data.shape[0]
             data.resize(start + len(block), axis=0)
             data[start:] = block
-            self.digest.update("\n".join(values).encode() if name == "info" else np.ascontiguousarray(block, dtype=dtype).tobytes())
+            self.digest.update(
+                "\n".join(values).encode() if name == "info" else np.ascontiguousarray(block, dtype=dtype).tobytes()
+            )
         self.rows.clear()
+
+    def header(self, theory: str, notes: list[str], source: str) -> dict[str, Any]:
+        """Attributes of the file, once all frames are there."""
+        self.digest.update(json.dumps([list(self.types), theory]).encode())
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "written_by": __version__,
+            "n_frames": self.n_frames,
+            "n_info": self.n_info,
+            "elements": sorted(self.elements),
+            "config_types": json.dumps(list(self.types)),
+            "theory": theory,
+            "notes": json.dumps(notes),
+            "source": source,
+            "sha": self.digest.hexdigest(),
+            **{f"n_{label}": count for label, count in self.counts.items()},
+        }
 
 
 def write_store(
-    path: str | os.PathLike[str], frames: Iterable[Frame], theory: str = "", notes: Iterable[str] = (), source: str = ""
+    path: str | os.PathLike[str],
+    frames: Iterable[Frame],
+    theory: str | Callable[[], str] = "",
+    notes: Iterable[str] = (),
+    source: str | Callable[[], str] = "",
 ) -> int:
-    """Write frames to a store and return their number. The file is there whole, or not at all; frames are streamed."""
+    """Write frames to a store and return their number. The file is there whole, or not at all; frames are streamed.
+
+    theory, notes and source are asked for when the frames are through, since a reading of another file may know them
+    no sooner: then give functions, and a list that grows.
+    """
     target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written ({error.strerror}).") from None
-    try:
         with h5py.File(temporary, "w") as file:
             writer = _Writer(file)
-            for frame in frames:
-                writer.add(frame)
+            for number, frame in enumerate(frames):
+                writer.add(checked(frame, f"{target}: frame {number}"))
             writer.flush()
             if not writer.n_frames:
                 raise UserError(f"{target}: there are no frames to write.")
-            file.attrs.update(
-                {
-                    "format": FORMAT,
-                    "version": VERSION,
-                    "written_by": __version__,
-                    "n_frames": writer.n_frames,
-                    "n_info": writer.n_info,
-                    "elements": sorted(writer.elements),
-                    "config_types": json.dumps(list(writer.types)),
-                    "theory": theory,
-                    "notes": json.dumps(list(notes)),
-                    "source": source,
-                    "sha": writer.digest.hexdigest(),
-                    **{f"n_{label}": count for label, count in writer.counts.items()},
-                }
-            )
+            told = [text() if callable(text) else text for text in (theory, source)]
+            file.attrs.update(writer.header(told[0], list(notes), told[1]))
         os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written ({error.strerror or _short(error)}).") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return writer.n_frames
 
 

@@ -306,19 +306,55 @@ def test_package_ships_the_files_that_reports_need(repository: Path) -> None:
     assert not [name for name in needed if not any(fnmatch(name, pattern) for pattern in patterns)]
 
 
+# A headless browser paints when it likes: with these the player's clock is the test's, and every stage is in view.
+CLOCK = """<script>
+window.requestAnimationFrame = (step) => setTimeout(() => step(performance.now()), 400);
+window.IntersectionObserver = class {
+  constructor(report) { this.report = report; }
+  observe() { setTimeout(() => this.report([{ isIntersecting: true }]), 0); }
+};
+</script>"""
+# After a while of playing: what was drawn, and whether another frame is another picture.
+PROBE = """<script>
+const drawn = (player) => player.querySelector("canvas").toDataURL();
+const blank = Object.assign(document.createElement("canvas"), { width: 800, height: 318 }).toDataURL();
+setTimeout(() => {
+  document.body.dataset.result = JSON.stringify([...document.querySelectorAll(".player")].map((player) => {
+    const { state, frame } = player.dataset, slider = player.querySelector("input"), pictures = [];
+    for (const value of [10, 150]) {
+      slider.value = value;
+      slider.dispatchEvent(new Event("input"));
+      pictures.push(drawn(player));
+    }
+    const sizes = pictures.map((picture) => picture.length / blank.length);
+    return { state, frame: Number(frame), differ: pictures[0] !== pictures[1], sizes, after: player.dataset.frame };
+  }));
+}, 1500);
+</script>"""
+
+
 def test_player_draws_and_moves_in_a_browser(demo: Path, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("needs Chromium or Chrome on the PATH, to see the trajectory play")
+    page = tmp_path / "probed.html"
+    text = demo.read_text(encoding="utf-8").replace("<title>", f"{CLOCK}<title>", 1)
+    page.write_text(text.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     options = (
         "--headless --no-sandbox --use-angle=swiftshader --enable-unsafe-swiftshader --disable-quic --no-first-run "
-        "--disable-background-networking --disable-component-update --disable-sync --window-size=1200,4000 "
-        f"--virtual-time-budget=6000 --user-data-dir={tmp_path}"
+        "--disable-background-networking --disable-component-update --disable-sync --window-size=800,600 "
+        f"--virtual-time-budget=3000 --user-data-dir={tmp_path / 'profile'} --dump-dom"
     ).split()
     result = subprocess.run(
-        [browser, *options, "--dump-dom", demo.as_uri()], capture_output=True, text=True, timeout=180, check=True
+        [browser, *options, page.as_uri()], capture_output=True, encoding="utf-8", timeout=240, check=True
     )
-    players = re.findall(r'<div class="player" data-state="(\w+)" data-frame="(\d+)"', result.stdout)
-    assert result.stdout.count("<canvas") == 2
-    assert [state for state, _ in players] == ["playing", "playing"]
-    assert max(int(frame) for _, frame in players) > 0
+    found = re.search(r'<body[^>]* data-result="([^"]*)"', result.stdout)
+    assert found, result.stderr[-2000:]
+    players = json.loads(found[1].replace("&quot;", '"'))
+    assert result.stdout.count("<canvas") == len(players) == 2
+    for player in players:
+        assert player["state"] == "playing"
+        assert player["frame"] > 0
+        assert player["after"] == "150"
+        assert player["differ"]
+        assert min(player["sizes"]) > 2, player  # much more than an empty canvas compresses to

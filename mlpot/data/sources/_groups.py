@@ -73,9 +73,15 @@ def frames(
 ) -> Iterator[Frame]:
     """A frame for each of m conformations: positions (m, n, 3), energy (m,), forces (m, n, 3), in our units."""
     m, n = len(positions), len(numbers)
-    for name, array, shape in (("positions", positions, (m, n, 3)), ("energy", energy, (m,)), ("forces", forces, (m, n, 3))):
+    for name, array, shape in (
+        ("positions", positions, (m, n, 3)),
+        ("energy", energy, (m,)),
+        ("forces", forces, (m, n, 3)),
+    ):
         if array is not None and array.shape != shape:
             raise UserError(f"{where}: {name} of shape {array.shape}; expected {shape} for {n} atoms.")
     for k in range(m):
         structure = Structure(numbers, positions[k], np.zeros((3, 3)), np.zeros(3, dtype=bool))
-        yield Frame(structure, None if energy is None else float(energy[k]), None if forces is None else forces[k], info=info)
+        yield Frame(
+            structure, None if energy is None else float(energy[k]), None if forces is None else forces[k], info=info
+        )

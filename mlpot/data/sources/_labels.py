@@ -100,7 +100,9 @@ def _stress(
         return None, ()
     full = convert.as_stress(_numbers(virial, f'{where}: "{keys["virial"]}"'), where) * unit["energy"].factor
     name = keys["virial"]
-    return convert.stress_from_virial(full, structure.cell), (f"stress: -{name} / volume, {name} in {unit['energy'].name}",)
+    return convert.stress_from_virial(full, structure.cell), (
+        f"stress: -{name} / volume, {name} in {unit['energy'].name}",
+    )
 
 
 def _plain(value: Any) -> str | float | int | None:

@@ -40,7 +40,9 @@ def _level(name: str) -> str:
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
     """The frames, with notes on what was converted; conformations without the chosen energy are left out."""
-    unit = resolve(options, str(path), convention={"energy": "Hartree", "forces": "Hartree/Å"}, by="the convention of ANI")
+    unit = resolve(
+        options, str(path), convention={"energy": "Hartree", "forces": "Hartree/Å"}, by="the convention of ANI"
+    )
     with h5py.File(path) as file:
         for group in _groups.groups(file, _wanted):
             where = f"{path}: {group.name}"
@@ -53,7 +55,10 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
             notes = [*note("length", unit["length"])]
             notes += [f"{text}: {energy_key}" for text in note("energy", unit["energy"]) if energy_key]
             notes += [f"{text}: {forces_key}" for text in note("forces", unit["forces"]) if forces_key]
-            energy, forces = (None if key is None else np.asarray(group[key][()], dtype=np.float64) for key in (energy_key, forces_key))
+            energy, forces = (
+                None if key is None else np.asarray(group[key][()], dtype=np.float64)
+                for key in (energy_key, forces_key)
+            )
             if energy is not None:
                 energy = energy.reshape(-1)
                 kept = np.isfinite(energy)

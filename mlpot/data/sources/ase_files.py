@@ -65,7 +65,9 @@ def _database(path: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any],
             results = {} if atoms.calc is None else atoms.calc.results
             data = {key: np.asarray(value) for key, value in row.data.items() if not isinstance(value, str | Mapping)}
             per_atom = {key: value for key, value in data.items() if value.ndim > 1 and len(value) == len(atoms)}
-            per_frame = {key: value.item() if value.size == 1 else value for key, value in data.items() if key not in per_atom}
+            per_frame = {
+                key: value.item() if value.size == 1 else value for key, value in data.items() if key not in per_atom
+            }
             yield (
                 atoms,
                 {**per_frame, **row.key_value_pairs, **_of_frame(results)},
@@ -79,7 +81,11 @@ def _of_frame(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_atoms(results: Mapping[str, Any], n: int) -> dict[str, Any]:
-    return {key: v for key, v in results.items() if key not in _FRAME_RESULTS and v is not None and len(np.atleast_1d(v)) == n}
+    return {
+        key: v
+        for key, v in results.items()
+        if key not in _FRAME_RESULTS and v is not None and len(np.atleast_1d(v)) == n
+    }
 
 
 def _extra(atoms: Any) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def _raw_frames(path: Path) -> Iterator[tuple[int, dict[str, Any], dict[str, Any
             where = f"{path}: frame {frame} (line {line_number})"
             if not line.strip().isdigit():
                 raise UserError(f"{where}: expected the number of atoms, found {line.strip()[:40]!r}.")
-            n_atoms, comment, rows = int(line), file.readline(), []
+            n_atoms, comment = int(line), file.readline()
+            rows: list[str] = []
             while len(rows) < n_atoms and (row := file.readline()):
                 rows.append(row)
             if not comment or len(rows) < n_atoms:
@@ -93,7 +94,11 @@ def _values(comment: str, where: str) -> dict[str, Any]:
 def _parse(comment: str, rows: list[str], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     info = _values(comment, where)
     columns = str(info.pop("Properties", "species:S:1:pos:R:3")).split(":")
-    if len(columns) % 3 or any(kind not in _TYPES for kind in columns[1::3]) or not all(c.isdigit() for c in columns[2::3]):
+    if (
+        len(columns) % 3
+        or any(kind not in _TYPES for kind in columns[1::3])
+        or not all(c.isdigit() for c in columns[2::3])
+    ):
         raise UserError(f"{where}: Properties={':'.join(columns)} is not a list of name:type:count (types R, I, S, L).")
     words = [row.split() for row in rows]
     width = sum(int(count) for count in columns[2::3])
@@ -104,7 +109,7 @@ def _parse(comment: str, rows: list[str], where: str) -> tuple[dict[str, Any], d
     for name, kind, count in zip(columns[::3], columns[1::3], columns[2::3], strict=True):
         stop = start + int(count)
         try:
-            values = np.array([row[start:stop] for row in words], dtype=_TYPES[kind])
+            values: Any = np.array([row[start:stop] for row in words], dtype=_TYPES[kind])
         except ValueError as error:
             raise UserError(f"{where}: column {name}: {error}.") from None
         arrays[name] = values[:, 0] if stop - start == 1 and len(words) else values

@@ -49,8 +49,8 @@ def _arrays(path: Path) -> dict[str, Any]:
                 if "pickle" not in str(error):
                     raise
                 raise UserError(
-                    f'{path}: the array "{name}" is a pickle of Python objects, which could run code; it is not opened. '
-                    f"Save it as plain numbers."
+                    f'{path}: the array "{name}" is a pickle of Python objects, which could run code; it is not '
+                    f"opened. Save it as plain numbers."
                 ) from None
     return found
 
@@ -76,7 +76,10 @@ def _units(arrays: Mapping[str, Any], options: ReadOptions, path: Path) -> dict[
             )
         return resolve(options, str(path))
     return resolve(
-        options, str(path), convention={"energy": "kcal/mol", "forces": "kcal/mol/Å"}, by="the convention of MD17 and rMD17"
+        options,
+        str(path),
+        convention={"energy": "kcal/mol", "forces": "kcal/mol/Å"},
+        by="the convention of MD17 and rMD17",
     )
 
 
@@ -102,13 +105,22 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
     forces = _find(arrays, "forces", options, path, False)
     unit = _units(arrays, options, path)
     told = {"length": positions, "energy": energy, "forces": forces}
-    notes = (*(text for label, array in told.items() if array is not None for text in note(label, unit[label])), *_theory(arrays))
+    notes = (
+        *(text for label, array in told.items() if array is not None for text in note(label, unit[label])),
+        *_theory(arrays),
+    )
     n = len(positions)
     if positions.ndim != 3 or numbers.ndim not in (1, 2) or numbers.shape[-1] != positions.shape[1]:
-        raise UserError(f"{path}: positions of shape {positions.shape} for atomic numbers of shape {numbers.shape}; expected (frames, atoms, 3).")
+        raise UserError(
+            f"{path}: positions of shape {positions.shape} for atomic numbers of shape {numbers.shape}; "
+            f"expected (frames, atoms, 3)."
+        )
     for name, array, shape in (("energy", energy, (n,)), ("forces", forces, positions.shape)):
         if array is not None and array.shape[: len(shape)] != shape:
-            raise UserError(f"{path}: {name} of shape {array.shape} for positions of shape {positions.shape}; the file is inconsistent.")
+            raise UserError(
+                f"{path}: {name} of shape {array.shape} for positions of shape {positions.shape}; "
+                f"the file is inconsistent."
+            )
     for index in range(n):
         species = numbers[index] if numbers.ndim == 2 else numbers
         real = arrays["node_mask"][index].astype(bool) if "node_mask" in arrays else species > 0
@@ -136,4 +148,6 @@ def held(path: Path) -> tuple[Counter[str], Counter[str]]:
     n = max((len(array) for array in arrays.values() if array.ndim), default=0)
     sizes = {name: len(array) if array.ndim else 1 for name, array in arrays.items()}
     atoms = {name for name, array in arrays.items() if array.ndim == 3 and len(array) == n}
-    return Counter({k: v for k, v in sizes.items() if k not in atoms}), Counter({k: v for k, v in sizes.items() if k in atoms})
+    return Counter({k: v for k, v in sizes.items() if k not in atoms}), Counter(
+        {k: v for k, v in sizes.items() if k in atoms}
+    )

@@ -53,7 +53,8 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
                     names[label] = name
             unit = resolve(options, where, {label: _unit(group[name]) for label, name in names.items()})
             arrays = {
-                label: np.asarray(group[name][()], dtype=np.float64) * unit[label].factor for label, name in names.items()
+                label: np.asarray(group[name][()], dtype=np.float64) * unit[label].factor
+                for label, name in names.items()
             }
             energy: NDArray[np.float64] | None = arrays.get("energy")
             notes = tuple(text for label in names for text in note(label, unit[label]))

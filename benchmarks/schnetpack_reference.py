@@ -1,0 +1,104 @@
+"""Energies, forces and stresses of schnetpack's SchNet with random weights, as an oracle for ours.
+
+    python benchmarks/schnetpack_reference.py tests/reference/schnet_schnetpack.json
+
+Run by the Python of an environment that holds schnetpack (peers/schnetpack_peer.py says how to make one). All in
+float64. The file holds the settings, the weights under schnetpack's names (of the embedding only the rows of the
+elements used, by atomic number), the structures and the results: energy in eV, atom_energies in eV, forces in eV/Å,
+stress (3, 3) in eV/Å³ with ASE's sign (dE/dstrain / volume). schnetpack makes the centres and widths of its Gaussians in
+float32; here they are set to the same numbers in float64, and are in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ase.build
+import torch
+from ase import Atoms
+from peers.schnetpack_peer import build
+from schnetpack import properties
+from schnetpack.interfaces import AtomsConverter
+from schnetpack.transform import ASENeighborList
+
+CONFIG = {"channels": 16, "interactions": 3, "n_rbf": 20, "cutoff": 5.0}
+SEED = 7
+EMBEDDING = "representation.embedding.weight"
+
+
+def structures() -> dict[str, Atoms]:
+    """A molecule, a cell larger than the cutoff, and a skewed one in which atoms see their own images."""
+    found = {
+        "ethanol": ase.build.molecule("CH3CH2OH"),
+        "nacl_cubic": ase.build.bulk("NaCl", "rocksalt", a=5.6, cubic=True),
+        "nacl_primitive": ase.build.bulk("NaCl", "rocksalt", a=5.6),
+    }
+    for seed, atoms in enumerate(found.values()):
+        atoms.rattle(0.05, seed=seed)
+    return found
+
+
+def random_model() -> torch.nn.Module:
+    """Float64, all weights random, biases too (they start as zero, and a wrong one would not show)."""
+    torch.manual_seed(SEED)
+    model = build(**CONFIG, stress=True).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.2)
+        basis = model.representation.radial_basis
+        basis.offsets.copy_(torch.linspace(0.0, CONFIG["cutoff"], CONFIG["n_rbf"], dtype=torch.float64))
+        basis.widths.fill_(CONFIG["cutoff"] / (CONFIG["n_rbf"] - 1))
+    model.output_modules[0].per_atom_output_key = "energy_per_atom"
+    model.output_modules[0].model_outputs.append("energy_per_atom")
+    model.collect_outputs()
+    return model
+
+
+def record(model: torch.nn.Module, atoms: Atoms) -> dict[str, Any]:
+    """The structure and what the model gives for it; stress only for a periodic one."""
+    convert = AtomsConverter(ASENeighborList(cutoff=CONFIG["cutoff"]), dtype=torch.float64)
+    inputs = convert(atoms)
+    out = {key: value.detach() for key, value in model(dict(inputs)).items()}
+    periodic = bool(atoms.pbc.all())
+    return {
+        "numbers": atoms.numbers.tolist(),
+        "positions": atoms.positions.tolist(),
+        "cell": atoms.cell.array.tolist(),
+        "pbc": atoms.pbc.tolist(),
+        "n_edges": len(inputs[properties.idx_i]),
+        "energy": out[properties.energy].item(),
+        "atom_energies": out["energy_per_atom"].squeeze(-1).tolist(),
+        "forces": out[properties.forces].tolist(),
+        **({"stress": out[properties.stress][0].tolist()} if periodic else {}),
+    }
+
+
+def main() -> None:
+    """Write the file named on the command line."""
+    path = Path(sys.argv[1])
+    model, systems = random_model(), structures()
+    weights: dict[str, Any] = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    used = sorted({int(number) for atoms in systems.values() for number in atoms.numbers})
+    weights[EMBEDDING] = {str(number): weights[EMBEDDING][number] for number in used}
+    content = {
+        "model": "schnetpack SchNet + Atomwise(n_layers=2) + Forces, shifted softplus, GaussianRBF, CosineCutoff",
+        "config": CONFIG,
+        "seed": SEED,
+        "units": {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³, dE/dstrain / volume"},
+        "versions": {name: version(name) for name in ("schnetpack", "torch", "ase", "numpy")},
+        "weights": weights,
+        "systems": {name: record(model, atoms) for name, atoms in systems.items()},
+    }
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    main()
