@@ -5,8 +5,8 @@
 Run by the Python of an environment that holds schnetpack (peers/schnetpack_peer.py says how to make one). All in
 float64. The file holds the settings, the weights under schnetpack's names (of the embedding only the rows of the
 elements used, by atomic number), the structures and the results: energy in eV, atom_energies in eV, forces in eV/Å,
-stress (3, 3) in eV/Å³ with ASE's sign (dE/dstrain / volume). schnetpack makes the centres and widths of its Gaussians in
-float32; here they are set to the same numbers in float64, and are in the file.
+stress (3, 3) in eV/Å³ with ASE's sign (dE/dstrain / volume). schnetpack makes the centres and widths of its Gaussians
+in float32; here they are set to the same numbers in float64, and are in the file.
 """
 
 from __future__ import annotations

@@ -182,23 +182,22 @@ class Calculator(AseCalculator):
         self._seen = structure
 
     def _structure_of(self, atoms: Atoms) -> Structure:
-        """Copies, so that the results belong to this geometry whatever becomes of the atoms; checked if new."""
+        """Copies, so that the results belong to this geometry whatever becomes of the atoms; checked if new.
+
+        Arrays that are as they were in the last graph are taken from there, so that ``is`` tells what has changed.
+        """
+        before = self._graph_of_what
+        numbers, cell, pbc = atoms.numbers, atoms.cell.array, atoms.pbc
+        same = before is not None and np.array_equal(before.numbers, numbers) and np.array_equal(before.pbc, pbc)
+        same_cell = same and before is not None and np.array_equal(before.cell, cell)
         structure = Structure(
-            atoms.numbers.astype(np.int64),
+            before.numbers if same and before is not None else numbers.astype(np.int64),
             atoms.positions.astype(np.float64),
-            atoms.cell.array.astype(np.float64),
-            atoms.pbc.copy(),
+            before.cell if same_cell and before is not None else cell.astype(np.float64),
+            before.pbc if same and before is not None else pbc.copy(),
             *self._inputs(atoms),
         )
-        before = self._graph_of_what
-        if (
-            before is None
-            or len(before) != len(structure)
-            or not np.array_equal(before.numbers, structure.numbers)
-            or not np.array_equal(before.cell, structure.cell)
-            or not np.array_equal(before.pbc, structure.pbc)
-            or not np.isfinite(structure.positions).all()
-        ):
+        if not same_cell or not np.isfinite(structure.positions).all():
             structure.check("atoms")
         return structure
 
@@ -211,15 +210,15 @@ class Calculator(AseCalculator):
             and before is not None
             and self._edges is not None
             and all(old is new or np.array_equal(old, new) for old, new in zip(self._edges, edges, strict=True))
-            and np.array_equal(before.numbers, structure.numbers)
-            and np.array_equal(before.pbc, structure.pbc)
+            and before.numbers is structure.numbers
+            and before.pbc is structure.pbc
             and (before.charge, before.spin) == (structure.charge, structure.spin)
         ):
             _ = graph.pairs  # worked out once for as long as the edges last
             # A copy for torch: what the model does to its input must not reach the results' geometry.
             positions = torch.from_numpy(structure.positions.copy()).to(self.device)
             cell = graph.cell
-            if not np.array_equal(before.cell, structure.cell):
+            if before.cell is not structure.cell:
                 cell = torch.from_numpy(structure.cell.copy())[None].to(self.device)
             graph = graph.moved(positions, cell)
         else:

@@ -48,13 +48,15 @@ def describe(potential: Potential) -> dict[str, Any]:
 def rebuild(description: Mapping[str, Any], where: str) -> Potential:
     """A potential with fresh parameters from `describe`'s output. UserError for anything unknown or missing."""
     name, config = description["model"], dict(description["config"])
-    known = {**KINDS, **{model: None for model in models.names()}}
+    known = [*KINDS, *models.names()]
     if name not in known:
         raise UserError(f'{where}: it holds an unknown model "{name}".{suggestion(name, known)}')
     schema = KINDS[name].Config if name in KINDS else models.config_class(name)
     missing = sorted(set(schema.model_fields) - set(config))
     if missing:
-        raise UserError(f"{where}: the settings of {name} lack {', '.join(missing)}; the file is damaged or was edited.")
+        raise UserError(
+            f"{where}: the settings of {name} lack {', '.join(missing)}; the file is damaged or was edited."
+        )
     try:
         settings = schema(**config)
     except ValidationError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 
-import click
 import typer
 from rich.console import Console
 
@@ -33,9 +33,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
-for command in (train, evaluate, predict, relax, md, models, demo):
+_COMMANDS: tuple[Callable[..., None], ...] = (train, evaluate, predict, relax, md, models, demo)
+_DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert)
+for command in _COMMANDS:
     app.command()(command)
-for command in (inspect, convert):
+for command in _DATA_COMMANDS:
     data.command()(command)
 app.add_typer(data, name="data")
 
@@ -47,7 +49,9 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
     """Options of all commands."""
 
 
@@ -57,24 +61,13 @@ def _show_warning(message: Warning | str, category: type[Warning], *rest: object
 
 
 def main() -> None:
-    """Run the command line. A user's mistake is one message and exit code 2; a stop by Ctrl-C is 130."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    """Run the command line. A user's mistake is one message and exit code 2."""
+    warnings.showwarning = _show_warning
     keep_freed_memory()
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        code = app(standalone_mode=False)
+        app()
     except UserError as error:
-        console.print(f"error: {error}", style="red", markup=False)
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        console.print("stopped.", markup=False)
-        sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)

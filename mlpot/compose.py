@@ -58,7 +58,7 @@ class ScaledConfig(BaseModel):
 
 
 class Scaled(Composition):
-    """E_i = scale · E_i of one part; training sets the scale to the spread of the labels, so that networks see order 1."""
+    """E_i = scale · E_i of one part; training sets the scale to the spread of the labels."""
 
     Config = ScaledConfig
 

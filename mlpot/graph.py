@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -114,7 +115,9 @@ class AtomsGraph:
         """The same graph on another device."""
         if torch.device(device) == self.device:
             return self
-        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        moved: dict[str, Any] = {
+            f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+        }
         return replace(self, **moved)
 
     @classmethod
@@ -206,7 +209,7 @@ class AtomsGraph:
                 None if charges is None else charges[s],
                 None if spins is None else spins[s],
             )
-            for s, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for s, (first, last) in enumerate(itertools.pairwise(bounds))
         ]
 
     def to_ase(self) -> list[Any]:

@@ -54,7 +54,7 @@ MOVE = 1e-3  # Å, between two calls of a calculator
 def build(
     channels: int, interactions: int, n_rbf: int, cutoff: float, stress: bool = False
 ) -> schnetpack.model.NeuralNetworkPotential:
-    """SchNet with Gaussians, cosine cutoff, shifted softplus and a two-layer readout; random weights from torch's seed."""
+    """SchNet with Gaussians, cosine cutoff, shifted softplus and a two-layer readout; weights from torch's seed."""
     return schnetpack.model.NeuralNetworkPotential(
         representation=schnetpack.representation.SchNet(
             n_atom_basis=channels,
@@ -158,9 +158,7 @@ class Peer:
         """What a command gives, without the fields common to all."""
         words = line.split()
         if len(words) != 4 or words[0] not in ("time", "train"):
-            raise ValueError(
-                f'unknown command "{line}"; known: time NAME ef|calc|skin REPEATS, train NAME BATCH REPEATS'
-            )
+            raise ValueError(f'unknown command "{line}"; known: time NAME PATH REPEATS, train NAME BATCH REPEATS')
         if words[1] not in self.structures:
             raise ValueError(f'unknown structure "{words[1]}"; known: {", ".join(self.structures)}')
         atoms, repeats = self.structures[words[1]], int(words[3])

@@ -23,8 +23,8 @@ def read_options(overrides: list[str] | None) -> ReadOptions:
         if section == "data":  # the same words as in a recipe
             section, _, name = name.partition(".")
         if not separator or section not in ReadOptions.model_fields or (section in ("keys", "units")) != bool(name):
-            known = ["keys.energy", "keys.forces", "keys.stress", "keys.virial", "units.energy", "units.forces", "units.stress",
-                     "units.length", "index", "theory"]  # fmt: skip
+            keys = [f"keys.{label}" for label in ("energy", "forces", "stress", "virial")]
+            known = [*keys, *(f"units.{name}" for name in ("energy", "forces", "stress", "length")), "index", "theory"]
             raise UserError(f'"{override}" is not a setting; expected key=value.{suggestion(key, known)}')
         if name:
             values[section][name] = text

@@ -12,7 +12,9 @@ from rich.console import Console
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="folder to write")] = Path("demo"),
-    data: Annotated[Path, typer.Option("--data", help="folder of the data that come with the repository")] = Path("data"),
+    data: Annotated[Path, typer.Option("--data", help="folder of the data that come with the repository")] = Path(
+        "data"
+    ),
     budget: Annotated[str, typer.Option("--budget", help="time to train for")] = "3min",
     picoseconds: Annotated[float, typer.Option("--ps", min=0.05, help="length of each of the two dynamics, ps")] = 5.0,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto")] = "cpu",

@@ -19,7 +19,9 @@ def models(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")
 
     found = {name: registry.config_class(name).model_fields for name in registry.names()}
     if as_json:
-        print(json.dumps({name: {key: field.default for key, field in fields.items()} for name, fields in found.items()}))
+        print(
+            json.dumps({name: {key: field.default for key, field in fields.items()} for name, fields in found.items()})
+        )
         return
     table = Table("model", "setting", "default", "meaning", box=None, pad_edge=False)
     for name, fields in found.items():

@@ -14,8 +14,12 @@ from mlpot.errors import UserError
 
 
 def train(
-    source: Annotated[str, typer.Argument(metavar="RECIPE|DATA|RUN", help="a recipe (.yaml), a file of frames, or a run folder")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings laid over the recipe's")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="RECIPE|DATA|RUN", help="a recipe (.yaml), a file of frames, or a run folder")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings laid over the recipe's")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in folder SOURCE")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the metrics as JSON")] = False,
 ) -> None:
@@ -69,7 +73,7 @@ def settings(source: str, overrides: list[str], resume: bool) -> tuple[str, dict
 
     path = Path(source)
     if "resume=true" in [text.replace(" ", "").lower() for text in overrides]:
-        overrides, resume = [o for o in overrides if not o.replace(" ", "").lower() == "resume=true"], True
+        overrides, resume = [o for o in overrides if o.replace(" ", "").lower() != "resume=true"], True
     if resume:
         from mlpot.train.run import read_run
 
@@ -79,7 +83,9 @@ def settings(source: str, overrides: list[str], resume: bool) -> tuple[str, dict
         elif path.is_file():
             path = Path(f"runs/{path.stem}")
         elif overrides:
-            raise UserError("a resumed run keeps its settings, so that it ends as if it had never stopped; leave out the rest.")
+            raise UserError(
+                "a resumed run keeps its settings, so that it ends as if it had never stopped; leave out the rest."
+            )
         if not path.is_dir():
             raise UserError(f"{path}: there is no such run folder to resume.")
         return str(path / "config.yaml"), read_run(path).model_dump(mode="json"), True

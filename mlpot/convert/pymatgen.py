@@ -32,13 +32,14 @@ def structure(source: Any) -> Structure:
 
 def to_pymatgen(source: Structure) -> Any:
     """A pymatgen ``Structure`` where there is periodicity, else a ``Molecule``."""
-    from pymatgen.core import Lattice, Molecule
-    from pymatgen.core import Structure as Crystal
+    from pymatgen.core.lattice import Lattice
+    from pymatgen.core.structure import Molecule
+    from pymatgen.core.structure import Structure as Crystal
 
     species = [symbols_of([number])[0] for number in source.numbers]
     if not source.pbc.any():
         return Molecule(species, source.positions, charge=source.charge or 0.0)
     if np.linalg.matrix_rank(source.cell) < 3:
         raise UserError("pymatgen needs three independent lattice vectors; the cell has fewer.")
-    lattice = Lattice(source.cell, pbc=tuple(bool(p) for p in source.pbc))
+    lattice = Lattice(source.cell, pbc=(bool(source.pbc[0]), bool(source.pbc[1]), bool(source.pbc[2])))
     return Crystal(lattice, species, source.positions, coords_are_cartesian=True, charge=source.charge)

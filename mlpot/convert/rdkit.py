@@ -47,5 +47,7 @@ def to_rdkit(source: Structure) -> Any:
     try:
         rdDetermineBonds.DetermineBonds(mol, charge=round(source.charge or 0))
     except ValueError as error:
-        raise UserError(f"rdkit finds no valid bonds for these atoms and charge {source.charge or 0}: {error}") from None
+        raise UserError(
+            f"rdkit finds no valid bonds for these atoms and charge {source.charge or 0}: {error}"
+        ) from None
     return mol.GetMol()

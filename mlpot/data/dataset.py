@@ -38,6 +38,10 @@ class Dataset(Protocol):
         """How many frames carry each label."""
         ...
 
+    def carries(self) -> NDArray[np.bool_]:
+        """Which frame carries which of LABELS, (n, 3)."""
+        ...
+
     def config_types(self) -> list[str]:
         """Config type of every frame, "" where it has none."""
         ...
@@ -74,6 +78,12 @@ class MemoryDataset:
         """How many frames carry each label."""
         return {label: sum(frame.has(label) for frame in self.frames) for label in LABELS}
 
+    def carries(self) -> NDArray[np.bool_]:
+        """Which frame carries which of LABELS, (n, 3)."""
+        return np.array([[frame.has(label) for label in LABELS] for frame in self.frames], dtype=bool).reshape(
+            -1, len(LABELS)
+        )
+
     def config_types(self) -> list[str]:
         """Config type of every frame."""
         return [frame.config_type for frame in self.frames]
@@ -98,14 +108,12 @@ class Subset:
         return self.dataset.n_atoms()[self.indices]
 
     def counts(self) -> dict[str, int]:
-        """How many of the frames carry each label; where all of the data set's do, none is read."""
-        whole = self.dataset.counts()
-        partial = [label for label, count in whole.items() if 0 < count < len(self.dataset)]
-        counts = {label: len(self) if count else 0 for label, count in whole.items()}
-        if partial:
-            held = [[frame.has(label) for label in partial] for frame in (self[i] for i in range(len(self)))]
-            counts.update({label: sum(row[k] for row in held) for k, label in enumerate(partial)})
-        return counts
+        """How many of the frames carry each label."""
+        return {label: int(n) for label, n in zip(LABELS, self.carries().sum(axis=0), strict=True)}
+
+    def carries(self) -> NDArray[np.bool_]:
+        """Which frame carries which of LABELS, (m, 3)."""
+        return self.dataset.carries()[self.indices]
 
     def config_types(self) -> list[str]:
         """Config type of every frame."""
@@ -144,6 +152,10 @@ class Concatenated:
         """How many frames carry each label."""
         counts = [part.counts() for part in self.parts]
         return {label: sum(count[label] for count in counts) for label in LABELS}
+
+    def carries(self) -> NDArray[np.bool_]:
+        """Which frame carries which of LABELS, (n, 3)."""
+        return np.concatenate([part.carries() for part in self.parts])
 
     def config_types(self) -> list[str]:
         """Config type of every frame."""

@@ -15,7 +15,7 @@ from mlpot.structure import SYMBOLS
 SHOWN = 5
 OVERLAP, COINCIDENT = 0.5, 0.1  # of the covalent radii's sum; Å
 SMALL_FORCE, LARGE_FORCE = 2.0, 50.0  # eV/Å, never and nearly always out of the ordinary
-FORCE_SIGMAS, ENERGY_SIGMAS = 6.0, 12.0
+FORCE_SIGMAS, ENERGY_SIGMAS = 6.0, 10.0
 NET = 0.05  # of the sum of the forces' sizes
 
 

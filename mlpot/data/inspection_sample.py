@@ -15,7 +15,7 @@ from mlpot.structure import Structure
 
 CUTOFF = 5.0  # Å, neighbours that describe an environment
 FULL = 32  # free molecules up to this size are described by all their distances
-MOST_FRAMES, MOST_ATOMS, STRETCH = 10_000, 500_000, 20
+MOST_FRAMES, MOST_ATOMS, STRETCH = 4_000, 120_000, 20
 BOND = 1.35  # Å, longer than a bond of hydrogen to C, N or O, shorter than a hydrogen bond
 
 

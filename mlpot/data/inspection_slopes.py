@@ -177,7 +177,8 @@ def _judged(name: str, steps: list[Step], columns: tuple[str, ...], wanted: str,
     if slope > 0 and abs(np.log(slope)) < 1 and (share < 0.9 or moved > 0.25):
         return Check(name, "not testable", f"frames are too far apart to be sure: {facts}, where 1 is right.")
     meaning, factor = nearest(slope, known)
-    if slope * factor > 0 and abs(np.log(slope / factor)) < tolerance:
+    # Nothing but a sign makes a slope near -1, so that it need not be sharp.
+    if slope * factor > 0 and abs(np.log(slope / factor)) < (0.4 if factor == -1 else tolerance):
         return Check(name, "suspicious", f"{facts}, not 1 but near {factor:.4g}: {meaning}?")
     if slope > 0 and abs(np.log(slope)) < 0.3:
         return Check(name, "not testable", f"the slope is not sharp enough to tell: {facts}.")

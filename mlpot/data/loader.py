@@ -44,9 +44,10 @@ class Labels:
 
     def to(self, device: str | torch.device) -> Labels:
         """The same labels on another device."""
-        return replace(
-            self, **{f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        )
+        moved: dict[str, Any] = {
+            f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+        }
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,9 @@ def plan_batches(
         if not batch_size or batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; expected a whole number above zero.")
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    batches, current, filled = [], [], 0
+    batches: list[NDArray[np.int64]] = []
+    current: list[int] = []
+    filled = 0
     for index in order:
         size = int(sizes[index])
         if current and filled + size > limit:

@@ -10,10 +10,12 @@ Atoms of all frames lie one after the other; `offset` says where each frame begi
 | cell                    | (n, 3, 3) | Å     |     | weight         | (n,)         |       |
 | pbc                     | (n, 3)    |       |     | config_type    | (n,)         | index |
 | charge, spin            | (n,)      | e, -  |     | info           | (n,) JSON    |       |
+| labels (which it has)   | (n, 3)    |       |     |                |              |       |
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -47,6 +49,7 @@ _LAYOUT: dict[str, tuple[str, tuple[int, ...], Any]] = {
     "weight": ("frame", (), np.float64),
     "config_type": ("frame", (), np.int32),
     "info": ("frame", (), h5py.string_dtype()),
+    "labels": ("frame", (len(LABELS),), np.bool_),
     "offset": ("frame", (), np.int64),
 }
 _CHUNK = {"atom": 1024, "frame": 1024}  # rows; small, so that reading frames in any order stays quick
@@ -142,6 +145,10 @@ class Store:
         """How many frames carry each label."""
         return dict(self._counts)
 
+    def carries(self) -> NDArray[np.bool_]:
+        """Which frame carries which of LABELS, (n, 3)."""
+        return self._open()[2]["labels"][()]
+
     def config_types(self) -> list[str]:
         """Config type of every frame."""
         return [self._types[index] for index in self._open()[2]["config_type"][()]]
@@ -199,6 +206,7 @@ def _columns(frame: Frame, first_atom: int, types: dict[str, int]) -> dict[str, 
         "weight": frame.weight,
         "config_type": types.setdefault(frame.config_type, len(types)),
         "info": json.dumps(dict(frame.info), ensure_ascii=False) if frame.info else "{}",
+        "labels": [frame.has(label) for label in LABELS],
         "offset": first_atom,
     }
 
@@ -296,7 +304,8 @@ def write_store(
     except OSError as error:
         raise UserError(f"{target}: cannot be written ({error.strerror or _short(error)}).") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return writer.n_frames
 
 

@@ -46,7 +46,7 @@ def build(name: str, **config: Any) -> Potential:
     model = find(name)
     schema = config_class(name)
     try:
-        return model(schema(**config))
+        return model(schema(**config))  # type: ignore[call-arg]
     except ValidationError as error:
         raise UserError(explain(error, schema, f"model {name}")) from None
 

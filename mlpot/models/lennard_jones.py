@@ -1,4 +1,4 @@
-"""Lennard-Jones, the oracle of the force path: ``ase.calculators.lj.LennardJones(smooth=True)`` gives the same numbers."""
+"""Lennard-Jones, the oracle of the force path: ASE's ``LennardJones(smooth=True)`` gives the same numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Config(BaseModel):
 
 
 class LennardJones(Potential):
-    """Pair energy 4ε [(σ/r)¹² - (σ/r)⁶] times a switch that is 1 up to the onset and 0 at the cutoff. Always float64."""
+    """Pair energy 4ε [(σ/r)¹² - (σ/r)⁶], switched off smoothly between onset and cutoff. Always float64."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class Config(BaseModel):
 
 
 class ZBL(Potential):
-    """Pair energy Z_i Z_j e² / r · φ(r / a), a = 0.8854 a₀ / (Z_i^0.23 + Z_j^0.23), times an envelope. Always float64."""
+    """Pair energy Z_i Z_j e² φ(r / a) / r, a = 0.8854 a₀ / (Z_i^0.23 + Z_j^0.23), times an envelope. In float64."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def cosine_cutoff(distances: Tensor, cutoff: float) -> Tensor:
 
 
 def polynomial_cutoff(distances: Tensor, cutoff: float, p: int = 6) -> Tensor:
-    """1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) with x = d / cutoff, 0 beyond (arXiv:2003.03123, eq. 8).
+    """1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2), x = d / cutoff; 0 beyond (arXiv:2003.03123, eq. 8).
 
     Its value and first two derivatives vanish at the cutoff.
     """
@@ -44,3 +44,19 @@ class GaussianBasis(nn.Module):
         centers = torch.linspace(0.0, self.cutoff, self.n_basis, dtype=distances.dtype, device=distances.device)
         difference = distances[:, None] - centers
         return torch.exp(difference * difference * (-0.5 * ((self.n_basis - 1) / self.cutoff) ** 2))
+
+
+class SincBasis(nn.Module):
+    """sin(n π d / cutoff) / d, n = 1 .. n_basis (arXiv:2102.03150, table 2; without its constant factor)."""
+
+    def __init__(self, n_basis: int, cutoff: float) -> None:
+        super().__init__()
+        self.n_basis, self.cutoff = n_basis, cutoff
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """(E,) in Å -> (E, n_basis). At d = 0 the limit n π / cutoff."""
+        order = torch.arange(1, self.n_basis + 1, dtype=distances.dtype, device=distances.device)
+        frequencies = order * (math.pi / self.cutoff)
+        zero = (distances == 0)[:, None]
+        safe = torch.where(zero, 1.0, distances[:, None])
+        return torch.where(zero, frequencies, torch.sin(safe * frequencies) / safe)

@@ -1,4 +1,4 @@
-"""Gathering from atoms to edges and summing back, in forms that are quick and can be differentiated any number of times.
+"""Gathering from atoms to edges and summing back, in forms that are quick and differentiable to any order.
 
 `torch.nn.functional.embedding` and `embedding_bag` are several times quicker on a CPU than indexing and `index_add`
 (benchmarks/segment.py), but their gradients take the slow way; here each one's gradient is the other.
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,50 @@ from mlpot.graph import AtomsGraph
 def segment_sum(values: Tensor, index: Tensor, n: int) -> Tensor:
     """Sum of the rows of `values` (E, ...) that share an index, (n, ...). `index` (E,) int64 in any order."""
     return values.new_zeros((n, *values.shape[1:])).index_add(0, index, values)
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of atoms at the ends of edges; its transpose is `_Bag` over the same ends."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, ends: Ends) -> Tensor:
+        ctx.ends = ends
+        return F.embedding(ends.atom, h.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _Bag.apply(grad, ctx.ends), None
+
+
+class _Bag(torch.autograd.Function):
+    """The sum, for each atom, of the rows of the edges that end in it; its transpose is `_Gather`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, ends: Ends) -> Tensor:
+        ctx.ends = ends
+        return F.embedding_bag(ends.order, rows.contiguous(), ends.first, mode="sum")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(grad, ctx.ends), None
+
+
+class Ends(NamedTuple):
+    """One end of every edge: its atom (E,), the edges in order of these atoms (E,), each atom's first place (N,)."""
+
+    atom: Tensor
+    order: Tensor
+    first: Tensor
+
+
+def gather(h: Tensor, ends: Ends) -> Tensor:
+    """h (N, C) -> (E, C): the row of the atom at that end of each edge. Differentiable to any order."""
+    return _Gather.apply(h, ends)
+
+
+def bag(rows: Tensor, ends: Ends) -> Tensor:
+    """rows (E, C) -> (N, C): the sum over the edges that end in each atom. Differentiable to any order."""
+    return _Bag.apply(rows, ends)
 
 
 class _PairConvolution(torch.autograd.Function):
@@ -71,11 +115,38 @@ class PairEdges:
 
     def __init__(self, graph: AtomsGraph) -> None:
         self.pair_edge, self.pair = graph.pairs
-        self.source, target = (row.contiguous() for row in graph.edge_index)
+        self.source, self.target = (row.contiguous() for row in graph.edge_index)
+        target = self.target
         self.pair_source, self.pair_target = self.source[self.pair_edge], target[self.pair_edge]
+        # The two edges of each pair stand side by side once sorted by pair.
+        self.twins = torch.argsort(self.pair, stable=True).view(-1, 2)
+        self.first_twin = torch.arange(0, len(self.pair), 2, device=target.device)
+        self.reverse = torch.empty_like(self.pair)
+        self.reverse[self.twins] = self.twins.flip(1)
         self.every_edge = torch.arange(target.numel(), device=target.device)
         # Position of each atom's first edge; an atom without edges gets an empty bag, whose sum is zero.
         self.first_edge = torch.searchsorted(target, torch.arange(graph.n_atoms, device=target.device))
+
+    @property
+    def targets(self) -> Ends:
+        """The ends that receive."""
+        return Ends(self.target, self.every_edge, self.first_edge)
+
+    @property
+    def sources(self) -> Ends:
+        """The ends that send. An atom sends along the reverses of the edges that it receives by."""
+        return Ends(self.source, self.reverse, self.first_edge)
+
+    @property
+    def pairs(self) -> Ends:
+        """The pairs as if they were atoms, each with two edges: to gather what is worked out once a pair."""
+        return Ends(self.pair, self.twins.reshape(-1), self.first_twin)
+
+    def sign(self, dtype: torch.dtype) -> Tensor:
+        """(E, 1): 1 where an edge points as its pair's vector does, -1 for its reverse."""
+        sign = -torch.ones(len(self.pair), 1, dtype=dtype, device=self.pair.device)
+        sign[self.pair_edge] = 1.0
+        return sign
 
     @classmethod
     def of(cls, graph: AtomsGraph) -> PairEdges:

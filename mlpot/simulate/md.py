@@ -120,7 +120,9 @@ class _Run:
     def _begin(self, overwrite: bool) -> int:
         if self.path is not None and self.frames is not None:
             if self.path.exists() and not overwrite:
-                raise UserError(f"{self.path}: the file is there already. Restart the run in it, or overwrite it.")
+                raise UserError(
+                    f"{self.path}: the file is there already. Go on with it (--restart), or replace it (--force)."
+                )
             self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.settings.keep_velocities:
             start_velocities(self.atoms, self.settings.temperature, self.rng)

@@ -41,7 +41,7 @@ Check = Callable[["Bench"], Iterator[Figure]]
 
 
 class Answer(NamedTuple):
-    """energy (S,), atom_energies (N,), forces (N, 3) and virial (S, 3, 3): dE/dε in eV, zero where there is no stress."""
+    """energy (S,), atom_energies (N,), forces (N, 3) and virial (S, 3, 3): dE/dε, zero where there is no stress."""
 
     energy: Tensor
     atom_energies: Tensor

@@ -54,11 +54,32 @@ class Samples:
 
     def molecule(self, n: int = 7) -> Structure:
         """n atoms, each bonded to one placed before, none too near another."""
-        return self._clear_of_cutoffs(lambda: self._molecule(n))
+        numbers = self.rng.choice(self.elements, n)
+        reach = self._shrink * covalent_radii[numbers]
+        positions = self.rng.normal(size=(1, 3))
+        while (k := len(positions)) < n:
+            anchor, direction = int(self.rng.integers(k)), self.rng.normal(size=3)
+            length = (reach[k] + reach[anchor]) * self.rng.uniform(1.0, 1.3)
+            candidate = positions[anchor] + length * direction / np.linalg.norm(direction)
+            if (np.linalg.norm(positions - candidate, axis=1) >= 0.9 * (reach[:k] + reach[k])).all():
+                positions = np.vstack([positions, candidate])
+        return self.structure(numbers, positions)
 
     def crystal(self, n: int = 5, pbc: Sequence[bool] = (True, True, True)) -> Structure:
-        """n atoms at random places of a skewed cell."""
-        return self._clear_of_cutoffs(lambda: self._crystal(n, pbc))
+        """n atoms at random places of a skewed cell, none too near another."""
+        numbers = self.rng.choice(self.elements, n)
+        reach = self._shrink * covalent_radii[numbers]
+        while True:
+            cell = 3.2 * reach.mean() * n ** (1 / 3) * (np.eye(3) + self.rng.uniform(-0.25, 0.25, (3, 3)))
+            structure = self.structure(numbers, self.rng.uniform(size=(n, 3)) @ cell, cell, list(pbc))
+            edges = neighbor_list(structure, 2.0 * float(reach.max()))
+            lengths = np.linalg.norm(edge_vectors(structure, *edges), axis=1)
+            if (lengths >= 0.9 * reach[edges[0]].sum(axis=0)).all():
+                return structure
+
+    def clear_of_cutoffs(self, make: Callable[[], Structure]) -> Structure:
+        """Of several trials the one with no pair close to a cutoff, where second derivatives may jump."""
+        return max((make() for _ in range(TRIALS)), key=self._clearance)
 
     def lattice(self) -> Structure:
         """One atom in the primitive cell of fcc: every force is zero by symmetry."""
@@ -89,44 +110,12 @@ class Samples:
 
     def molecule_and_stray(self) -> Structure:
         """A molecule and one atom that no other can reach."""
-        return joined(self._molecule(3), moved(self.atom(), np.array([0.0, 0.0, 2.0 * self.cutoff + 20.0])))
+        return joined(self.molecule(3), moved(self.atom(), np.array([0.0, 0.0, 2.0 * self.cutoff + 20.0])))
 
     def mixed(self) -> list[Structure]:
         """Frames of every kind, for one batch."""
         slab = self.crystal(4, (True, True, False))
         return [self.crystal(), self.atom(), self.molecule(), self.apart(), slab, self.lattice(), self.molecule(4)]
-
-    def _too_near(self, structure: Structure) -> bool:
-        radii = 0.9 * self._shrink * covalent_radii[structure.numbers]
-        edges = neighbor_list(structure, 2.0 * float(radii.max()))
-        lengths = np.linalg.norm(edge_vectors(structure, *edges), axis=1)
-        return bool((lengths < radii[edges[0]].sum(axis=0)).any())
-
-    def _molecule(self, n: int) -> Structure:
-        numbers = self.rng.choice(self.elements, n)
-        positions = self.rng.normal(size=(1, 3))
-        while len(positions) < n:
-            k, anchor = len(positions), int(self.rng.integers(len(positions)))
-            direction = self.rng.normal(size=3)
-            length = self.bond(int(numbers[k]), int(numbers[anchor])) * self.rng.uniform(1.0, 1.3)
-            candidate = positions[anchor] + length * direction / np.linalg.norm(direction)
-            tried = np.vstack([positions, candidate])
-            if not self._too_near(self.structure(numbers[: k + 1], tried)):
-                positions = tried
-        return self.structure(numbers, positions)
-
-    def _crystal(self, n: int, pbc: Sequence[bool]) -> Structure:
-        numbers = self.rng.choice(self.elements, n)
-        spacing = 1.6 * np.mean([self.bond(int(a), int(b)) for a in numbers for b in numbers])
-        while True:
-            cell = spacing * n ** (1 / 3) * (np.eye(3) + self.rng.uniform(-0.25, 0.25, (3, 3)))
-            structure = self.structure(numbers, self.rng.uniform(size=(n, 3)) @ cell, cell, list(pbc))
-            if not self._too_near(structure):
-                return structure
-
-    def _clear_of_cutoffs(self, make: Callable[[], Structure]) -> Structure:
-        """Of several trials the one with no pair close to a cutoff, where second derivatives may jump."""
-        return max((make() for _ in range(TRIALS)), key=self._clearance)
 
     def _clearance(self, structure: Structure) -> float:
         edges = neighbor_list(structure, self.cutoff + 0.1)

@@ -1,4 +1,4 @@
-"""The settings of a training run: YAML, overrides on the command line, and what is checked before anything heavy loads."""
+"""The settings of a training run: YAML and overrides, checked before anything heavy loads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class DataConfig(Section):
     """Where the frames come from."""
 
     train: str = Field(description="file to train on")
-    valid: str | float | int | None = Field(None, description="file, number or fraction of the training file; default 10 %")
+    valid: str | float | int | None = Field(
+        None, description="file, number or fraction of the training file; default 10 %"
+    )
     test: str | None = Field(None, description="file that is evaluated at the end, never seen before")
     train_size: int | None = Field(None, ge=1, description="use this many frames of the training file")
     split: Literal["random", "blocks"] = Field("random", description="blocks: stretches of a trajectory")
@@ -115,7 +117,9 @@ class TrainingConfig(Section):
     plateau_factor: float = Field(0.5, gt=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(10.0, gt=0, description="largest norm of the gradient; null for no limit")
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged parameters, which are the ones kept")
+    ema: float | None = Field(
+        0.999, gt=0, lt=1, description="decay of the averaged parameters, which are the ones kept"
+    )
     valid_every: int | None = Field(None, ge=1, description="epochs between validations; default: about 100 in a run")
     checkpoint_every: Seconds = Field(60.0, gt=0, description="time between checkpoints")
 
@@ -225,7 +229,9 @@ def resolve(values: Mapping[str, Any], where: str) -> Config:
         raise UserError("\n".join(_message(problem, where) for problem in reversed(problems.values()))) from None
     names = model_names()
     if config.model.name not in names:
-        raise UserError(f'{where}: model.name: unknown model "{config.model.name}".{suggestion(config.model.name, names)}')
+        raise UserError(
+            f'{where}: model.name: unknown model "{config.model.name}".{suggestion(config.model.name, names)}'
+        )
     return config
 
 
@@ -239,7 +245,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid YAML: {str(error).replace(chr(10), ' ')}") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected settings such as `data:`, `model:`, `training:`; found {type(values).__name__}.")
+        raise UserError(
+            f"{path}: expected settings such as `data:`, `model:`, `training:`; found {type(values).__name__}."
+        )
     return values
 
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mlpot.data.loader import Batch, Loader, plan_batches
 from mlpot.errors import UserError
 from mlpot.potential import Potential, Prediction, predict
+from mlpot.train import failures
 from mlpot.train.config import Config
 from mlpot.train.distributed import World
 from mlpot.train.loss import TERMS, Term, denominators, loss
@@ -56,7 +58,8 @@ class Average:
     def __init__(self, potential: Potential, decay: float) -> None:
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.decay, self.n = decay, 0
-        self._current, self._averaged = list(potential.parameters()), list(self.potential.parameters())
+        self._current: list[Tensor] = list(potential.parameters())
+        self._averaged: list[Tensor] = list(self.potential.parameters())
 
     @torch.no_grad()
     def update(self) -> None:
@@ -81,7 +84,13 @@ class Trainer:
     """
 
     def __init__(
-        self, config: Config, potential: Potential, train: Loader, valid: Loader | None, world: World, listener: Listener
+        self,
+        config: Config,
+        potential: Potential,
+        train: Loader,
+        valid: Loader | None,
+        world: World,
+        listener: Listener,
     ) -> None:
         self.config, self.settings = config, config.training
         self.potential, self.train, self.valid = potential, train, valid
@@ -115,7 +124,9 @@ class Trainer:
             if counts[name] and (final[name] or not isinstance(term.weight, float)):
                 terms[name] = Term(term.kind, term.delta, getattr(term, "per_atom", True))
         if not terms:
-            raise UserError("no label that the loss has a weight for is in the training frames: there is nothing to fit.")
+            raise UserError(
+                "no label that the loss has a weight for is in the training frames: there is nothing to fit."
+            )
         return terms
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -199,7 +210,8 @@ class Trainer:
         # A share's terms are parts of the global batch's, so their sums over the processes are the whole.
         summed = self.world.total(values).cpu()
         if not math.isfinite(float(summed[0])) or not math.isfinite(float(norm)):
-            raise UserError(self._blame(indices, batch, prediction, float(summed[0]), float(norm)))
+            why = failures.not_finite(self.train.dataset, indices, batch, prediction, float(summed[0]), float(norm))
+            raise UserError(f"training stopped at epoch {progress.epoch + 1}, step {progress.step}: {why}")
         self.optimizer.step()
         if self._average is not None:
             self._average.update()
@@ -216,34 +228,9 @@ class Trainer:
                 create_graph=True,
             )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
+            if not failures.is_out_of_memory(error):
                 raise
-            graph = batch.graph
-            raise UserError(
-                f"out of memory on {self.device} with a batch of {graph.n_structures} frames, {graph.n_atoms} atoms and "
-                f"{graph.n_edges} edges in {self.config.dtype}. Use a smaller batch (training.batch_size, or "
-                f"training.batch_edges={max(1, graph.n_edges // 2)}), dtype=float32, a shorter model.cutoff or fewer "
-                f"model.channels."
-            ) from None
-
-    def _blame(
-        self, indices: NDArray[np.int64], batch: Batch | None, prediction: Prediction | None, value: float, norm: float
-    ) -> str:
-        """What to say of a step whose loss or gradient is not finite: the frames, and those to look at first."""
-        suspects: list[int] = []
-        if batch is not None and prediction is not None:
-            wrong = ~torch.isfinite(prediction.energy)
-            if prediction.forces is not None:
-                atoms = ~torch.isfinite(prediction.forces).all(dim=1)
-                wrong = wrong | torch.zeros_like(wrong).index_put((batch.graph.batch[atoms],), torch.tensor(True))
-            suspects = batch.labels.index[wrong].tolist()
-        named = f" Not finite for frames {suspects[:10]}." if suspects else ""
-        return (
-            f"training stopped at epoch {self.progress.epoch + 1}, step {self.progress.step}: the loss is {value} and the "
-            f"norm of its gradient {norm}. The batch holds frames {sorted(int(i) for i in indices)[:50]} of the training "
-            f"frames.{named} The last checkpoint is from before this step. Look at these frames (mlpot data inspect), or "
-            f"lower training.learning_rate (now {self.settings.learning_rate})."
-        )
+            raise UserError(failures.out_of_memory(batch, self.device, self.config.dtype)) from None
 
     def validate(self) -> None:
         """Errors of the averaged potential on the validation frames; a row in the log; a checkpoint."""
@@ -290,11 +277,10 @@ class Trainer:
             _, values = loss(prediction, batch, self.terms, final, count)
             sums += (values * count).cpu()
             totals += count.cpu()
-        gathered = self.world.gather((table, sums, totals))
         merged = ErrorTable()
-        for other, _, _ in gathered:
+        for other in self.world.gather(table):
             merged.merge(other)
-        sums, totals = sum(g[1] for g in gathered), sum(g[2] for g in gathered)  # type: ignore[assignment]
+        sums, totals = (torch.stack(self.world.gather(part)).sum(0) for part in (sums, totals))
         means = torch.where(totals > 0, sums / totals.clamp(min=1e-300), 0.0)
         return merged, sum(final[name] * float(mean) for name, mean in zip(TERMS, means, strict=True))
 

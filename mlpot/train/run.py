@@ -220,7 +220,9 @@ class Run:
         if "training" not in value:
             raise UserError(f"{self.folder / 'last.mlpot'}: it holds no state of training to resume from.")
         if value["metadata"]["data"]["sha256"] != self.prepared.train.sha:
-            raise UserError(f"{self.prepared.train.path}: the file has changed since the run began; it cannot be resumed.")
+            raise UserError(
+                f"{self.prepared.train.path}: the file has changed since the run began; it cannot be resumed."
+            )
         self.trainer.restore(value["training"])
         if self.world.first:
             self.log.keep_until(self.trainer.progress.step)

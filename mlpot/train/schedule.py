@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ def ramp(value: Ramp, progress: float) -> float:
     points = sorted(value)
     if progress <= points[0][0]:
         return points[0][1]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if progress <= x1:
             return y1 if x1 == x0 else y0 + (y1 - y0) * (progress - x0) / (x1 - x0)
     return points[-1][1]

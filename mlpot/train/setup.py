@@ -50,7 +50,9 @@ def prepare(config: Config) -> Prepared:
     test = None if data.test is None else open_dataset(data.test, options)
     notes += [f"{whole.path}: {len(whole)} frames, {whole.source}", *whole.notes]
     notes += [_described("training", train)]
-    notes += [_described("validation", valid)] if valid is not None else ["validation: none, the last parameters are kept"]
+    notes += (
+        [_described("validation", valid)] if valid is not None else ["validation: none, the last parameters are kept"]
+    )
     if test is not None:
         notes.append(_described(f"test ({test.path})", test))
     frames = refs.sample(train)
@@ -113,8 +115,8 @@ def _references(data: DataConfig, train: Dataset, frames: list) -> refs.Referenc
         isolated = refs.from_isolated_atoms(singles, train.elements)
         if isolated is None and wanted == "isolated_atoms":
             raise UserError(
-                "data.reference_energies=isolated_atoms, but the training frames lack a free atom (config_type=IsolatedAtom) "
-                f"of each of {', '.join(SYMBOLS[z] for z in train.elements)}."
+                "data.reference_energies=isolated_atoms, but the training frames lack a free atom "
+                f"(config_type=IsolatedAtom) of each of {', '.join(SYMBOLS[z] for z in train.elements)}."
             )
         found = isolated or refs.least_squares(frames)
     elif wanted == "least_squares":

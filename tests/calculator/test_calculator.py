@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import warnings
 from typing import Any
@@ -112,7 +113,7 @@ def test_conservative_without_net_force_or_torque() -> None:
     assert np.abs(forces.sum(0)).max() < 1e-8
     assert np.abs(np.cross(atoms.positions, forces).sum(0)).max() < 1e-8
     corners = np.array([[0, 0, 0], [0.1, 0, 0], [0.1, 0.1, 0], [0, 0.1, 0], [0, 0, 0]])
-    path = np.concatenate([np.linspace(a, b, 10, endpoint=False) for a, b in zip(corners, corners[1:], strict=False)])
+    path = np.concatenate([np.linspace(a, b, 10, endpoint=False) for a, b in itertools.pairwise(corners)])
     path = np.concatenate([path, path[:1]])
     start, along = atoms.positions[0].copy(), []
     for offset in path:

@@ -43,7 +43,7 @@ def water(n: int, seed: int = 0) -> list[Frame]:
     springs = [(0, 1, 47.5, 0.9621), (0, 2, 47.5, 0.9621), (1, 2, 8.0, 1.52)]
     frames = []
     for _ in range(n):
-        x = (WATER + 0.05 * rng.standard_normal((3, 3))) @ turned(rng) + rng.uniform(-3, 3, 3)
+        x = (WATER + rng.uniform(-0.08, 0.08, (3, 3))) @ turned(rng) + rng.uniform(-3, 3, 3)
         energy, forces = -2079.9, np.zeros((3, 3))
         for i, j, k, length in springs:
             arm = x[j] - x[i]
@@ -202,7 +202,7 @@ def test_duplicates_whatever_way_they_are_turned(molecules: list[Frame]) -> None
     first = molecules[5]
     order = [0, 2, 1]
     again = Structure.of(ATOMS[order], first.structure.positions[order] @ turned(rng) + 7.0)
-    near = Structure.of(ATOMS, molecules[9].structure.positions + 0.002 * rng.standard_normal((3, 3)))
+    near = Structure.of(ATOMS, molecules[9].structure.positions + 0.003 * rng.standard_normal((3, 3)))
     frames = [*molecules, dataclasses.replace(first, structure=again, energy=first.energy + 0.3), Frame(near, -2079.0)]
     found = look(frames)
     assert "1 of 122 frames repeat an earlier one (frames 5 = 120)" in found["duplicates"][1]
@@ -232,7 +232,7 @@ def test_crystal_images_and_order_do_not_hide_a_duplicate(crystals: list[Frame])
 
 def test_large_sets_are_sampled_in_stretches() -> None:
     rows = sample_rows(np.full(1_000_000, 20))
-    assert 5_000 < len(rows) <= 10_000
+    assert 3_900 < len(rows) <= 4_000
     assert rows[0] == 0
     assert rows[-1] == 999_999
     assert np.mean(np.diff(rows) == 1) > 0.9

@@ -1,4 +1,5 @@
 """Every published file is read right, against numbers taken from the raw files, or refused with the reason."""
+# ruff: noqa: E501 (one line a file in the table)
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ EV = {"units": {"energy": "eV"}}
 
 # file -> options, frames, frames with energy, forces, stress, energy (eV) of frame 0, force (eV/Å) on its atom 0
 FILES: dict[str, tuple[dict, int, tuple[int, int, int], float | None, list[float] | None]] = {
-    "3bpa/iso_atoms.xyz": ({}, 4, (4, 0, 0), -13.568422383046626, None),
+    "3bpa/iso_atoms.xyz": ({}, 4, (4, 0, 0), -1029.4889999855063, None),
     "3bpa/train_300K.xyz": ({}, 500, (500, 500, 0), -17660.461737861464, [0.17092934, 0.13274200, 0.79555789]),
     "acac/isolated_atoms.xyz": ({}, 3, (3, 0, 0), None, None),
     "acac/test_MD_300K.xyz": ({}, 650, (650, 650, 0), None, None),
@@ -119,7 +120,7 @@ def test_published_file(shared: Path, name: str) -> None:
     if energy is not None:
         assert data[0].energy == pytest.approx(energy, rel=1e-8)
     if force is not None:
-        np.testing.assert_allclose(data[0].forces[0], force, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(data[0].forces[0], force, rtol=1e-6, atol=5e-7)
 
 
 def test_every_other_file_is_refused_with_the_reason(shared: Path) -> None:
@@ -471,7 +472,7 @@ STRUCTURES = {
     "odd/dpdata_stress_voigt.xyz": (1, "H2O"),
     "odd/gdb9_small.sdf": (2, "CH4"),
     "qm9/qm9_mini.sdf": (21, "CH4"),
-    "spice/SPICE-1.1.4_n2.hdf5": (55, "C10H14BNO"),
+    "spice/SPICE-1.1.4_n2.hdf5": (55, "C8H18N"),
     "solids_mlff/test_solid.npz": (50, "Al3Au2Mg51O54"),
     "mptrj/10_mptraj_systems.db": (10, None),
 }
@@ -516,9 +517,10 @@ def test_every_file_gives_structures_or_a_reason(shared: Path) -> None:
     for path in sorted((shared / "data").rglob("*")):
         if path.is_file() and path.stat().st_size < 200_000:
             try:
-                assert read_structures(path)
+                found = read_structures(path)
             except UserError as error:
-                assert path.name in str(error)
+                found = [str(error)] if path.name in str(error) else []
+            assert found, path
 
 
 def test_charges_of_mol_files(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,9 @@ class Springs(BaseCalculator):
 
     implemented_properties = ["energy", "free_energy", "forces"]  # noqa: RUF012
 
+    def calculate(self, atoms: object, properties: object, system_changes: object) -> None:
+        raise NotImplementedError
+
     def get_property(self, name: str, atoms: Atoms, allow_calculation: bool = True) -> object:
         away = atoms.positions - atoms.info["rest"]
         return -away if name == "forces" else 0.5 * float((away**2).sum())
@@ -147,24 +151,18 @@ def test_fixed_atoms_stay() -> None:
 @pytest.mark.parametrize("suffix", [".xyz", ".traj"])
 @pytest.mark.parametrize("ensemble", ["nve", "langevin", "bussi", "npt"])
 def test_restart_gives_the_numbers_of_a_run_never_stopped(tmp_path: Path, ensemble: str, suffix: str) -> None:
-    def run(name: str, steps: int, atoms: Atoms, restart: bool = False) -> Atoms:
-        more = {"temperature_end": 200.0} if ensemble != "nve" else {}
-        run_md(atoms, output=tmp_path / f"{name}{suffix}", restart=restart, ensemble=ensemble, steps=steps, timestep=2.0,
-               temperature=100, every=7, barostat_time=200, **more)  # fmt: skip
-        return atoms
-
-    whole = run("whole", 40, salt())
-    broken = salt()
+    settings: dict[str, Any] = {"ensemble": ensemble, "steps": 40, "every": 7, "timestep": 2.0, "temperature": 100}
+    settings |= {"barostat_time": 200} | ({"temperature_end": 200.0} if ensemble != "nve" else {})
 
     def stop(step: int, row: dict[str, float]) -> None:
         if step == 21:
             raise KeyboardInterrupt
 
+    whole, again = salt(), salt()
+    run_md(whole, output=tmp_path / f"whole{suffix}", **settings)
     with pytest.raises(KeyboardInterrupt):
-        run_md(broken, output=tmp_path / f"broken{suffix}", progress=stop, ensemble=ensemble, steps=40, timestep=2.0,
-               temperature=100, every=7, barostat_time=200,
-               **({"temperature_end": 200.0} if ensemble != "nve" else {}))  # fmt: skip
-    again = run("broken", 40, salt(), restart=True)
+        run_md(salt(), output=tmp_path / f"broken{suffix}", progress=stop, **settings)
+    run_md(again, output=tmp_path / f"broken{suffix}", restart=True, **settings)
     assert np.array_equal(again.positions, whole.positions)
     assert np.array_equal(again.get_momenta(), whole.get_momenta())
     assert (tmp_path / "broken.csv").read_text() == (tmp_path / "whole.csv").read_text()
@@ -191,10 +189,17 @@ def test_killed_and_restarted_every_step_is_there_once(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr.decode()
     with output.open("ab") as file:  # a frame and a row that the kill cut short
-        file.write(b"8\nLattice=\"5.6 0 0 0 5.6 0 0 0 5.6\" step=15 time_fs=1.5\nNa 0.0 0")
+        file.write(b'8\nLattice="5.6 0 0 0 5.6 0 0 0 5.6" step=15 time_fs=1.5\nNa 0.0 0')
     with output.with_suffix(".csv").open("ab") as file:
         file.write(b"15,1.5,-3")
-    settings = {"ensemble": "langevin", "steps": 20, "every": 1, "timestep": 0.1, "temperature": 0, "temperature_end": 300}
+    settings = {
+        "ensemble": "langevin",
+        "steps": 20,
+        "every": 1,
+        "timestep": 0.1,
+        "temperature": 0,
+        "temperature_end": 300,
+    }
     result = run_md(salt(), output=output, restart=True, **settings)
     assert steps_of(output.with_suffix(".csv")) == list(range(21))
     np.testing.assert_allclose(result.target_temperature, np.arange(21) * 15.0)
@@ -269,7 +274,7 @@ def test_settings_are_checked() -> None:
         with pytest.raises(UserError, match=message):
             run_md(atoms, **settings)
     atoms.positions[0] = atoms.positions[1]
-    with pytest.raises(UserError, match="atoms 0 .* and 1 "):
+    with pytest.raises(UserError, match=r"atoms 0 .* and 1 "):
         run_md(atoms)
     water = _free()
     with pytest.warns(PhysicsWarning, match="long for hydrogen"):

@@ -10,9 +10,9 @@ import torch
 from ase.build import bulk
 
 import mlpot
+from mlpot.data.dataset import MemoryDataset
 from mlpot.data.frame import Frame
 from mlpot.data.loader import Batch, Loader, collate_labels, labels_of, plan_batches
-from mlpot.data.dataset import MemoryDataset
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.structure import Structure
@@ -27,7 +27,9 @@ def terms(kind: str = "mse") -> dict[str, Term]:
 
 def water(seed: int = 0) -> Structure:
     random = np.random.default_rng(seed)
-    positions = np.array([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]]) + random.normal(scale=0.05, size=(3, 3))
+    positions = np.array([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]]) + random.normal(
+        scale=0.05, size=(3, 3)
+    )
     return Structure.of([8, 1, 1], positions)
 
 
@@ -102,7 +104,9 @@ def test_a_frame_of_weight_zero_is_as_if_it_were_not_there(kind: str) -> None:
 def test_doubling_all_weights_leaves_the_loss(kind: str) -> None:
     model = network()
     twice = [replace(frame, weight=2.0) for frame in (FULL, NO_STRESS)]
-    assert gradient(model, batch_of(*twice), kind)[0] == pytest.approx(gradient(model, batch_of(FULL, NO_STRESS), kind)[0])
+    assert gradient(model, batch_of(*twice), kind)[0] == pytest.approx(
+        gradient(model, batch_of(FULL, NO_STRESS), kind)[0]
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -49,7 +49,7 @@ def command(*words: str, **environment: str) -> list[str]:
 
 
 def test_training_lowers_the_errors_and_leaves_a_full_folder(clusters: Path, tmp_path: Path) -> None:
-    finished = run(clusters, tmp_path / "run", "epochs=30", "batch_size=4", "learning_rate=0.01", f"data.test={clusters}")
+    run(clusters, tmp_path / "run", "epochs=30", "batch_size=4", "learning_rate=0.01", f"data.test={clusters}")
     assert {"config.yaml", "split.json", "log.csv", "best.mlpot", "last.mlpot", "metrics.json"} <= {
         path.name for path in (tmp_path / "run").iterdir()
     }
@@ -78,7 +78,9 @@ def test_a_killed_run_resumes_to_the_same_bits(clusters: Path, tmp_path: Path, s
     options = ["epochs=40", "batch_size=3", f"schedule={schedule}", "plateau_patience=1", "valid_every=3", *SMALL]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command("train", str(clusters), f"out={whole}", *options), check=True, capture_output=True, env=environment)
+    subprocess.run(
+        command("train", str(clusters), f"out={whole}", *options), check=True, capture_output=True, env=environment
+    )
     words = ["train", str(clusters), f"out={killed}", *options, "training.checkpoint_every=0.001"]
     process = subprocess.Popen(command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     deadline = time.time() + 120
@@ -102,7 +104,9 @@ def test_two_processes_equal_one(mixed: Path, tmp_path: Path) -> None:
     options = ["epochs=3", "batch_size=5", "dtype=float64", "ema=0.9", *SMALL]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     one, two = tmp_path / "one", tmp_path / "two"
-    subprocess.run(command("train", str(mixed), f"out={one}", *options), check=True, capture_output=True, env=environment)
+    subprocess.run(
+        command("train", str(mixed), f"out={one}", *options), check=True, capture_output=True, env=environment
+    )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "mlpot"]
     result = subprocess.run(
         [*launcher, "train", str(mixed), f"out={two}", *options], capture_output=True, text=True, env=environment
@@ -158,7 +162,9 @@ def test_energies_alone_train_without_a_force_being_computed(tmp_path: Path, mon
     assert not any(asked)
 
 
-def test_a_force_weight_of_zero_leaves_forces_out(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_force_weight_of_zero_leaves_forces_out(
+    clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlpot.train import loop
 
     asked = []
@@ -170,14 +176,18 @@ def test_a_force_weight_of_zero_leaves_forces_out(clusters: Path, tmp_path: Path
 
 def test_a_batch_larger_than_the_set_is_said(clusters: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    values = apply_overrides({"data": {"train": str(clusters)}, "out": str(tmp_path / "run")}, [*SMALL, "epochs=1", "batch_size=1000"])
+    values = apply_overrides(
+        {"data": {"train": str(clusters)}, "out": str(tmp_path / "run")}, [*SMALL, "epochs=1", "batch_size=1000"]
+    )
     train(resolve(values, "test"), lines.append)
     assert any("batch_size: 18, all the training frames (1000 were asked for)" in line for line in lines)
 
 
 @pytest.mark.parametrize("size", ["batch_atoms=11", "batch_edges=60"])
 def test_batches_by_size_see_every_frame(clusters: Path, tmp_path: Path, size: str) -> None:
-    values = apply_overrides({"data": {"train": str(clusters)}, "out": str(tmp_path / "run")}, [*SMALL, "epochs=1", size])
+    values = apply_overrides(
+        {"data": {"train": str(clusters)}, "out": str(tmp_path / "run")}, [*SMALL, "epochs=1", size]
+    )
     plan = Run(resolve(values, "test"), silent).trainer.plan(0)
     assert sorted(np.concatenate(plan).tolist()) == list(range(18))
     assert len(plan) > 2
@@ -198,7 +208,13 @@ def test_nan_stops_the_run_and_names_the_frames(clusters: Path, tmp_path: Path) 
     frames[7].calc.results["energy"] = 1e200  # its square overflows
     ase.io.write(tmp_path / "bad.xyz", frames)
     out = tmp_path / "run"
-    options = ["epochs=3", "batch_size=2", "data.valid=0", "data.reference_energies=none", "training.checkpoint_every=0.0001"]
+    options = [
+        "epochs=3",
+        "batch_size=2",
+        "data.valid=0",
+        "data.reference_energies=none",
+        "training.checkpoint_every=0.0001",
+    ]
     with pytest.raises(UserError, match=r"training stopped at epoch 1, step \d+: the loss is inf.* frames \[.*7.*\]"):
         run(tmp_path / "bad.xyz", out, *options)
     if (out / "last.mlpot").exists():  # from before the step

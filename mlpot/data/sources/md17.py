@@ -33,10 +33,11 @@ NAMES = {
 
 def recognises(path: Path) -> bool:
     """A zip archive of .npy arrays."""
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith(".npy") for name in archive.namelist())
 
 
 def _arrays(path: Path) -> dict[str, Any]:
