@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mlpot.convert import ase as _ase
+from mlpot.convert import pyg as _pyg
 from mlpot.convert import pymatgen as _pymatgen
 from mlpot.convert import rdkit as _rdkit
 from mlpot.errors import UserError
@@ -124,6 +125,8 @@ class AtomsGraph:
     def from_structure(cls, source: Structure | Iterable[Structure], cutoff: float) -> AtomsGraph:
         """From one Structure or several, with all pairs nearer than `cutoff` (Å)."""
         if not isinstance(source, Structure):
+            if not isinstance(source, Iterable) or isinstance(source, str):
+                raise UserError(f"expected a Structure or a list of them, got {type(source).__name__}.")
             return collate([cls.from_structure(one, cutoff) for one in source])
         return cls.from_edges(source, *neighbor_list(source, cutoff), cutoff)
 
@@ -160,22 +163,12 @@ class AtomsGraph:
 
     @classmethod
     def from_pyg(cls, data: Any, cutoff: float) -> AtomsGraph:
-        """From a torch_geometric ``Data`` or ``Batch`` with ``z`` and ``pos`` (and ``cell``, ``pbc``).
+        """From one torch_geometric ``Data`` or ``Batch`` or a list of them (see `mlpot.convert.pyg`).
 
         Edges are found anew, since ``radius_graph`` there neither knows periodicity nor keeps every neighbour.
         """
-        batch = getattr(data, "batch", None)
-        batch = torch.zeros(len(data.z), dtype=torch.int64) if batch is None else batch.cpu()
-        n = int(batch.max()) + 1 if batch.numel() else 0
-        cell = getattr(data, "cell", None)
-        cell = torch.zeros(n, 3, 3) if cell is None else cell.reshape(n, 3, 3).cpu()
-        pbc = getattr(data, "pbc", None)
-        pbc = (cell != 0).any(-1) if pbc is None else torch.as_tensor(pbc).reshape(n, 3).cpu()
-        structures = [
-            Structure.of(data.z.cpu()[batch == s].numpy(), data.pos.cpu()[batch == s].double().numpy(), cell[s], pbc[s])
-            for s in range(n)
-        ]
-        return cls.from_structure(structures, cutoff)
+        each = data if isinstance(data, list | tuple) else [data]
+        return cls.from_structure([structure for one in each for structure in _pyg.structures(one)], cutoff)
 
     def to_pyg(self) -> Any:
         """A torch_geometric ``Data`` (one structure) or ``Batch``, with z, pos, edge_index, edge_shift, cell, pbc."""

@@ -23,7 +23,8 @@ def open_dataset(path: Paths, options: ReadOptions | None = None, require_labels
 
     A store is opened where it lies and read as needed; other formats are read into memory. With `require_labels`, a
     file in which no energy, force or stress is seen is an error that lists what it holds instead. A file whose forces
-    (or energies) seem to lie under a name that nobody gave is a PhysicsWarning. `options.index` picks frames of each file.
+    (or energies) seem to lie under a name that nobody gave is a PhysicsWarning. `options.index` picks frames of each
+    file.
     """
     paths = expanded(path)
     if len(paths) > 1:

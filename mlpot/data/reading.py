@@ -128,8 +128,12 @@ class Reading:
                 frame, notes = next(frames)
             except StopIteration:
                 break
-            except (UserError, MemoryError):
+            except UserError:
                 raise
+            except MemoryError as error:  # also what a garbled size in a binary file comes to
+                raise UserError(
+                    f"{self.file}: frame {number} does not fit into memory; the file may be damaged."
+                ) from error
             except Exception as error:  # the libraries beneath raise whatever their parsers raise
                 detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise UserError(
@@ -144,6 +148,17 @@ class Reading:
                 raise UserError(f"{where}: atoms {pair[0]} and {pair[1]} are at the same place.")
             yield frame
 
+    def _held(self) -> tuple[dict[str, int], dict[str, int]]:
+        try:
+            of_frame, of_atoms = self.module.held(self.file)
+            return {str(key): n for key, n in of_frame.items()}, {str(key): n for key, n in of_atoms.items()}
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{self.file}: its contents cannot be listed ({error}). The file may be damaged."
+            ) from error
+
     def _finish(self) -> None:
         if not self.n_frames:
             picked = "" if self.options.index == ":" else f' that index "{self.options.index}" picks'
@@ -153,7 +168,7 @@ class Reading:
         partial = self.require_labels and not (self.counts["energy"] and self.counts["forces"])
         if not (unseen or partial):
             return
-        of_frame, of_atoms = self.module.held(self.file)
+        of_frame, of_atoms = self._held()
         if unseen:
             refuse_absent_keys(str(self.file), self.options, self.counts, of_frame, of_atoms)
         if self.require_labels and not any(self.counts.values()):

@@ -63,7 +63,7 @@ def is_store(path: Path) -> bool:
     try:
         with h5py.File(path) as file:
             return bool(file.attrs.get("format") == FORMAT)
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise UserError(
             f"{path}: the HDF5 file cannot be opened ({_short(error)}). It is damaged or cut short."
         ) from error

@@ -77,7 +77,7 @@ def test_no_frame_twice_and_none_in_both(repository: Path) -> None:
 def test_energies_of_neighbours_in_time_are_hardly_related(arrays: dict[str, NDArray]) -> None:
     energy = arrays["E"][:, 0] - arrays["E"].mean()
     correlation = (energy[1:] * energy[:-1]).mean() / energy.var()
-    assert correlation < 0.8
+    assert correlation < 0.5
 
 
 def test_labels_are_gfn2(arrays: dict[str, NDArray]) -> None:

@@ -33,7 +33,7 @@ def recognises(path: Path, wanted: Callable[[Any], bool]) -> bool:
     try:
         with h5py.File(path) as file:
             return next(groups(file, wanted), None) is not None
-    except (OSError, RuntimeError, KeyError):
+    except (OSError, RuntimeError, KeyError, ValueError):
         return False
 
 
