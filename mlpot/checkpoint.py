@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from mlpot import __version__, models
 from mlpot.compose import KINDS, Composition
-from mlpot.errors import UserError, suggestion
+from mlpot.errors import UserError, suggestion, unknown
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
 
@@ -66,23 +66,38 @@ def rebuild(description: Mapping[str, Any], where: str) -> Potential:
     else:
         potential = models.find(name)(settings)  # type: ignore[call-arg]
     elements = description["elements"]
+    strange = [symbol for symbol in elements or () if symbol not in SYMBOLS[1:]]
+    if strange:
+        raise UserError(f"{where}: it names elements that do not exist: {', '.join(map(str, strange))}.")
     potential.restrict_to(None if elements is None else [SYMBOLS.index(symbol) for symbol in elements])
     return potential
 
 
 def content(potential: Potential, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `save` writes: tensors and plain values only."""
-    dtype = next(key for key, value in DTYPES.items() if value == potential.dtype)
+    state = {key: value.detach().cpu().clone() for key, value in potential.state_dict().items()}
     return {
         "format": FORMAT,
         "version": VERSION,
         "written_by": __version__,
         "potential": describe(potential),
-        "dtype": dtype,
-        "state_dict": {key: value.detach().cpu().clone() for key, value in potential.state_dict().items()},
+        "dtype": _dtype(potential, state),
+        "state_dict": state,
         "units": {"energy": "eV", "length": "Å"},
         "metadata": dict(potential.metadata if metadata is None else metadata),
     }
+
+
+def _dtype(potential: Potential, state: Mapping[str, torch.Tensor]) -> str:
+    """The one dtype of a potential's parameters, by name."""
+    found = {value.dtype for value in state.values() if value.is_floating_point()} or {potential.dtype}
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in found)
+    if len(names) > 1 or names[0] not in DTYPES:
+        raise UserError(
+            f"the parameters are in {' and '.join(names)}; a file holds one of {' and '.join(DTYPES)}. "
+            f"Cast the potential with .float() or .double() first."
+        )
+    return names[0]
 
 
 def write(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
@@ -119,24 +134,31 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         near = [p.name for p in file.parent.glob("*")] if file.parent.is_dir() else []
         kind = "is a folder" if file.is_dir() else "does not exist"
         raise UserError(f"{file}: {kind}; expected a .mlpot file.{suggestion(file.name, near)}")
-    if not zipfile.is_zipfile(file):
-        raise UserError(f"{file}: not a checkpoint of mlpot, or cut short ({file.stat().st_size} bytes).")
+    value, broken = None, None
     try:
-        value = torch.load(file, map_location="cpu", weights_only=True)
+        if whole := zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:  # torch does not look at the checksums
+                broken = archive.testzip()
+            value = None if broken else torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{file}: it holds Python objects besides tensors and plain values. Loading them could run code, "
             f"so the file is refused."
         ) from None
-    except (RuntimeError, ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file}: damaged ({str(error).splitlines()[0]}).") from None
+    except Exception as error:  # what a damaged archive raises has no common base
+        raise UserError(f"{file}: damaged ({(str(error) or type(error).__name__).splitlines()[0]}).") from None
+    if not whole:
+        raise UserError(f"{file}: not a checkpoint of mlpot, or cut short ({file.stat().st_size} bytes).")
+    if broken:
+        raise UserError(f"{file}: damaged (the checksum of {broken} is wrong).")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise UserError(f"{file}: a torch file, but not a checkpoint of mlpot (no format mark).")
     version = value.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    oldest = min([*UPGRADES, VERSION])
+    if not isinstance(version, int) or not oldest <= version <= VERSION:
         raise UserError(
             f"{file}: checkpoint version {version}, written by mlpot {value.get('written_by')}; this mlpot "
-            f"{__version__} reads up to version {VERSION}. Update mlpot."
+            f"{__version__} reads versions {oldest} to {VERSION}. Update mlpot where the file is newer."
         )
     while version < VERSION:
         value, version = UPGRADES[version](value), version + 1
@@ -148,7 +170,13 @@ def restore(value: Mapping[str, Any], where: str) -> Potential:
     missing = sorted({"potential", "dtype", "state_dict", "metadata"} - set(value))
     if missing:
         raise UserError(f"{where}: the checkpoint lacks {', '.join(missing)}; the file is damaged or was edited.")
-    potential = rebuild(value["potential"], where).to(DTYPES[value["dtype"]])
+    if value["dtype"] not in DTYPES:
+        raise unknown("dtype", value["dtype"], DTYPES, where)
+    try:
+        with torch.random.fork_rng(devices=[]):  # fresh parameters are drawn, only to be replaced
+            potential = rebuild(value["potential"], where).to(DTYPES[value["dtype"]])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where}: damaged or edited; the model it describes cannot be built ({error!r}).") from None
     try:
         potential.load_state_dict(value["state_dict"], strict=True)
     except RuntimeError as error:

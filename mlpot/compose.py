@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.errors import UserError
@@ -74,7 +74,7 @@ class ReferenceConfig(BaseModel):
     """Energy of the free atom of each element, atomic number -> eV."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    energies: dict[int, float]
+    energies: dict[Annotated[int, Field(ge=1, le=MAX_NUMBER)], float]
 
 
 class ReferenceEnergies(Composition):

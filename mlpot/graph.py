@@ -40,7 +40,7 @@ class AtomsGraph:
     | spin       | (S,) float64, None | spin multiplicity 2S + 1; None where no structure states one |
 
     Positions stay in float64 whatever the model's dtype: a molecule 5000 Å from the origin has the same edge vectors
-    as one at the origin. The edge vector is computed, never stored, so that gradients in positions and strain come free.
+    as one at the origin. Edge vectors are computed, never stored, so that gradients in positions and strain come free.
     """
 
     numbers: Tensor

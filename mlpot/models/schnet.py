@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
-from mlpot.nn.activation import ShiftedSoftplus, shifted_softplus
+from mlpot.nn.activation import ShiftedSoftplus
+from mlpot.nn.linear import Stack
 from mlpot.nn.radial import GaussianBasis, cosine_cutoff, norm
 from mlpot.nn.segment import PairEdges, pair_convolution
 from mlpot.potential import Potential
@@ -23,29 +23,6 @@ class Config(BaseModel):
     channels: int = Field(128, ge=1, description="features of an atom, and filters")
     n_interactions: int = Field(3, ge=1, description="interaction blocks")
     n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance")
-
-
-class Filters(nn.Module):
-    """W(d) = W₂ ssp(W₁ e(d) + b₁) + b₂ of every interaction, in one sweep over the pairs."""
-
-    def __init__(self, n_interactions: int, channels: int, n_basis: int) -> None:
-        super().__init__()
-        self.channels = channels
-        self.first = nn.Linear(n_basis, n_interactions * channels)
-        self.second = nn.Parameter(torch.empty(n_interactions, channels, channels))  # (L, C in, C out)
-        self.second_bias = nn.Parameter(torch.zeros(n_interactions, 1, channels))
-        for block in (*self.first.weight.split(channels), *self.second):
-            nn.init.xavier_uniform_(block)
-        nn.init.zeros_(self.first.bias)
-
-    def forward(
-        self,
-        basis: Tensor,  # (P, n_basis)
-        envelope: Tensor,  # (P, 1)
-    ) -> Tensor:  # (L, P, C)
-        """The filters times the envelope. They depend on the distance alone: once a pair, not once a direction."""
-        hidden = shifted_softplus(self.first(basis)).unflatten(1, (-1, self.channels)).transpose(0, 1)
-        return torch.baddbmm(self.second_bias, hidden, self.second) * envelope
 
 
 class Interaction(nn.Module):
@@ -79,7 +56,12 @@ class SchNet(Potential):
         self.cutoff = config.cutoff
         self.embedding = nn.Embedding(MAX_NUMBER + 1, config.channels)
         self.basis = GaussianBasis(config.n_basis, config.cutoff)
-        self.filters = Filters(config.n_interactions, config.channels, config.n_basis)
+        # The filters of all interactions are worked out together: W(d) = W₂ ssp(W₁ e(d) + b₁) + b₂.
+        self.filters = nn.Sequential(
+            Stack(config.n_interactions, config.n_basis, config.channels),
+            ShiftedSoftplus(),
+            Stack(config.n_interactions, config.channels, config.channels),
+        )
         self.interactions = nn.ModuleList(Interaction(config.channels) for _ in range(config.n_interactions))
         half = max(1, config.channels // 2)
         self.readout = nn.Sequential(nn.Linear(config.channels, half), ShiftedSoftplus(), nn.Linear(half, 1))
@@ -95,7 +77,8 @@ class SchNet(Potential):
         distances = norm(graph.edge_vectors(edges.pair_edge))  # (P,) float64
         dtype = self.embedding.weight.dtype
         envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
-        filters = self.filters(self.basis(distances.to(dtype)), envelope)  # (L, P, C)
+        # They depend on the distance alone: once a pair, not once a direction.
+        filters = self.filters(self.basis(distances.to(dtype))) * envelope  # (L, P, C)
         x = self.embedding(graph.numbers)  # (N, C)
         for interaction, weights in zip(self.interactions, filters.unbind(), strict=True):
             x = x + interaction(x, weights, edges)

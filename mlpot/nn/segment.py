@@ -53,15 +53,31 @@ class Ends(NamedTuple):
     order: Tensor
     first: Tensor
 
+    def repeated(self, n_blocks: int) -> Ends:
+        """The same ends in `n_blocks` copies of the graph, one after the other."""
+        block = torch.arange(n_blocks, device=self.atom.device)[:, None]
+        n_edges, n_atoms = len(self.atom), len(self.first)
+        return Ends(
+            (self.atom + block * n_atoms).reshape(-1),
+            (self.order + block * n_edges).reshape(-1),
+            (self.first + block * n_edges).reshape(-1),
+        )
+
 
 def gather(h: Tensor, ends: Ends) -> Tensor:
-    """h (N, C) -> (E, C): the row of the atom at that end of each edge. Differentiable to any order."""
-    return _Gather.apply(h, ends)
+    """h (N, C) -> (E, C): the row of the atom at that end of each edge. Differentiable to any order.
+
+    With ends repeated K times also (K, N, C) -> (K, E, C).
+    """
+    return _Gather.apply(h.flatten(0, -2), ends).view(*h.shape[:-2], -1, h.shape[-1])
 
 
 def bag(rows: Tensor, ends: Ends) -> Tensor:
-    """rows (E, C) -> (N, C): the sum over the edges that end in each atom. Differentiable to any order."""
-    return _Bag.apply(rows, ends)
+    """rows (E, C) -> (N, C): the sum over the edges that end in each atom. Differentiable to any order.
+
+    With ends repeated K times also (K, E, C) -> (K, N, C).
+    """
+    return _Bag.apply(rows.flatten(0, -2), ends).view(*rows.shape[:-2], -1, rows.shape[-1])
 
 
 class _PairConvolution(torch.autograd.Function):
@@ -127,20 +143,17 @@ class PairEdges:
         # Position of each atom's first edge; an atom without edges gets an empty bag, whose sum is zero.
         self.first_edge = torch.searchsorted(target, torch.arange(graph.n_atoms, device=target.device))
 
-    @property
-    def targets(self) -> Ends:
+    def targets(self, n_blocks: int = 1) -> Ends:
         """The ends that receive."""
-        return Ends(self.target, self.every_edge, self.first_edge)
+        return Ends(self.target, self.every_edge, self.first_edge).repeated(n_blocks)
 
-    @property
-    def sources(self) -> Ends:
+    def sources(self, n_blocks: int = 1) -> Ends:
         """The ends that send. An atom sends along the reverses of the edges that it receives by."""
-        return Ends(self.source, self.reverse, self.first_edge)
+        return Ends(self.source, self.reverse, self.first_edge).repeated(n_blocks)
 
-    @property
-    def pairs(self) -> Ends:
+    def pairs(self, n_blocks: int = 1) -> Ends:
         """The pairs as if they were atoms, each with two edges: to gather what is worked out once a pair."""
-        return Ends(self.pair, self.twins.reshape(-1), self.first_twin)
+        return Ends(self.pair, self.twins.reshape(-1), self.first_twin).repeated(n_blocks)
 
     def sign(self, dtype: torch.dtype) -> Tensor:
         """(E, 1): 1 where an edge points as its pair's vector does, -1 for its reverse."""

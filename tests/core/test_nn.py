@@ -13,6 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from mlpot import AtomsGraph
 from mlpot.nn.activation import ShiftedSoftplus, shifted_softplus
+from mlpot.nn.linear import Stack
 from mlpot.nn.radial import GaussianBasis, SincBasis, cosine_cutoff, norm, polynomial_cutoff
 from mlpot.nn.segment import PairEdges, bag, gather, pair_convolution, segment_sum
 
@@ -55,8 +56,8 @@ def test_envelopes(envelope, half):
     near = torch.tensor([5.0 - 1e-5], dtype=torch.float64, requires_grad=True)
     value = envelope(near, 5.0)
     (slope,) = torch.autograd.grad(value.sum(), near)
-    assert abs(float(value)) < 1e-10
-    assert abs(float(slope)) < 1e-5
+    assert abs(value.item()) < 1e-10
+    assert abs(slope.item()) < 1e-5
     inside = torch.linspace(0.1, 4.9, 7, dtype=torch.float64, requires_grad=True)
     assert twice(lambda x: envelope(x, 5.0), inside)
 
@@ -99,15 +100,40 @@ def test_gather_and_bag_are_each_others_transpose():
     edges = PairEdges.of(graph())
     n = graph().n_atoms
     h, rows = random(n, 3), random(len(edges.pair), 3)
-    for ends, atom in ((edges.sources, edges.source), (edges.targets, edges.target)):
+    for ends, atom in ((edges.sources(), edges.source), (edges.targets(), edges.target)):
         assert torch.equal(gather(h, ends), h[atom])
         assert torch.allclose(bag(rows, ends), segment_sum(rows, atom, n))
         assert torch.allclose((gather(h, ends) * rows).sum(), (h * bag(rows, ends)).sum())
         assert twice(lambda x, ends=ends: gather(x, ends).sin(), h)
         assert twice(lambda x, ends=ends: bag(x, ends).sin(), rows)
     per_pair = random(len(edges.pair_edge), 2)
-    assert torch.equal(gather(per_pair, edges.pairs), per_pair[edges.pair])
-    assert twice(lambda x: gather(x, edges.pairs).sin(), per_pair)
+    assert torch.equal(gather(per_pair, edges.pairs()), per_pair[edges.pair])
+    assert twice(lambda x: gather(x, edges.pairs()).sin(), per_pair)
+
+
+def test_ends_repeated_for_blocks():
+    edges = PairEdges.of(graph())
+    n = graph().n_atoms
+    h, rows = random(3, n, 2), random(3, len(edges.pair), 2)
+    for ends, plain in ((edges.sources(3), edges.sources()), (edges.targets(3), edges.targets())):
+        assert torch.equal(gather(h, ends), torch.stack([gather(block, plain) for block in h]))
+        assert torch.equal(bag(rows, ends), torch.stack([bag(block, plain) for block in rows]))
+        assert twice(lambda x, ends=ends: gather(x, ends).sin(), h)
+        assert twice(lambda x, ends=ends: bag(x, ends).sin(), rows)
+    per_pair = random(3, len(edges.pair_edge), 2)
+    assert torch.equal(gather(per_pair, edges.pairs(3)), per_pair[:, edges.pair])
+
+
+def test_stack_is_so_many_linear_maps():
+    torch.manual_seed(0)
+    stack = Stack(3, 4, 2).double()
+    with torch.no_grad():
+        stack.bias.normal_()
+    shared, own = random(5, 4), random(3, 5, 4)
+    for k in range(3):
+        assert torch.allclose(stack(shared)[k], shared @ stack.weight[k] + stack.bias[k])
+        assert torch.allclose(stack(own)[k], own[k] @ stack.weight[k] + stack.bias[k])
+    assert twice(stack, shared)
 
 
 def test_signs_turn_pair_vectors_into_edge_vectors():
@@ -129,5 +155,5 @@ def test_no_edges_at_all():
     one = AtomsGraph.from_ase([Atoms("H"), Atoms("H")], 5.0)
     edges = PairEdges.of(one)
     assert pair_convolution(torch.zeros(0, 4), torch.ones(2, 4), edges).tolist() == [[0.0] * 4] * 2
-    assert gather(torch.ones(2, 4), edges.sources).shape == (0, 4)
-    assert bag(torch.zeros(0, 4), edges.targets).tolist() == [[0.0] * 4] * 2
+    assert gather(torch.ones(2, 4), edges.sources()).shape == (0, 4)
+    assert bag(torch.zeros(0, 4), edges.targets()).tolist() == [[0.0] * 4] * 2
