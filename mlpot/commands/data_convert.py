@@ -35,7 +35,7 @@ def convert(
 
     Example:  mlpot data convert set.xyz set.h5 keys.energy=REF_energy keys.forces=REF_forces units.energy=kcal/mol
     """
-    from mlpot.commands.common import read_options
+    from mlpot.commands.files import read_options
     from mlpot.data.opening import expanded
     from mlpot.data.store import Store, write_store
 

@@ -33,7 +33,7 @@ def inspect(
 
     Example:  mlpot data inspect train.xyz keys.energy=REF_energy keys.forces=REF_forces --against test.xyz
     """
-    from mlpot.commands.common import read_options
+    from mlpot.commands.files import read_options
     from mlpot.data.inspection import inspect as look
     from mlpot.data.opening import existing, open_dataset
     from mlpot.data.store import is_store

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from mlpot.commands._common import AsJson, Device, Dtype, Model
+from mlpot.commands.terminal import AsJson, Device, Dtype, Model
 from mlpot.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ def evaluate(
 
     Frames that lack a label count for the others. Errors of energies, forces and stress are in meV, meV/Å and meV/Å³.
     """
-    from mlpot.commands import _common
-    from mlpot.commands.common import read_options
+    from mlpot.commands import terminal
+    from mlpot.commands.files import read_options
     from mlpot.data.opening import open_dataset
 
-    screen = _common.console(as_json)
-    potential = _common.load_potential(model, device, dtype)
+    screen = terminal.console(as_json)
+    potential = terminal.load_potential(model, device, dtype)
     dataset = open_dataset(data, read_options(overrides))
     for text in dataset.notes:
         screen.print(text)
-    with _common.bar("evaluating", len(dataset), screen) as update:
+    with terminal.bar("evaluating", len(dataset), screen) as update:
         table, rows = errors_of(potential, dataset, batch_atoms, update)
     summary = table.summary()
     if output is not None:
@@ -70,7 +70,7 @@ def evaluate(
         screen.print(f"{report}: report")
     show(summary, screen)
     if as_json:
-        _common.print_json(summary)
+        terminal.print_json(summary)
 
 
 def errors_of(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlpot.commands._common import AsJson, Device, Dtype, Model
+from mlpot.commands.terminal import AsJson, Device, Dtype, Model
 from mlpot.errors import UserError
 
 
@@ -52,16 +52,16 @@ def md(
     exit code 2 and all good frames kept, when the temperature or a bond runs away or the potential fails.
     """
     from mlpot.calculator import Calculator
-    from mlpot.commands import _common
-    from mlpot.commands.common import model_path
+    from mlpot.commands import terminal
+    from mlpot.commands.files import model_path
     from mlpot.data.opening import read_structures
     from mlpot.simulate.md import run_md
 
-    screen = _common.console(as_json)
+    screen = terminal.console(as_json)
     total = number_of_steps(time, steps, timestep)
     (atoms,) = read_structures(structure, index)[-1:]
     atoms.calc = Calculator(model_path(model), device=device, dtype=dtype)
-    with _common.bar(ensemble, total, screen) as update:
+    with terminal.bar(ensemble, total, screen) as update:
         result = run_md(
             atoms,
             output=output,
@@ -102,15 +102,15 @@ def md(
     if ensemble == "nve":
         screen.print(f"energy drift {summary['drift_meV_per_atom_per_ps']:.4f} meV/atom/ps")
     if as_json:
-        _common.print_json(summary)
+        terminal.print_json(summary)
 
 
 def number_of_steps(time: str | None, steps: int | None, timestep: float) -> int:
     """Steps of a run, given in one of two ways."""
-    from mlpot.commands import _common
+    from mlpot.commands import terminal
 
     if (time is None) == (steps is None):
         raise UserError("say how long to run: either --time (5ps) or --steps (10000).")
     if not timestep > 0:
         raise UserError(f"timestep is {timestep}; expected a number of fs above zero.")
-    return int(steps) if steps is not None else round(_common.femtoseconds(str(time)) / timestep)
+    return int(steps) if steps is not None else round(terminal.femtoseconds(str(time)) / timestep)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlpot.commands._common import AsJson, Device, Dtype, Model
+from mlpot.commands.terminal import AsJson, Device, Dtype, Model
 from mlpot.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def predict(
     What the frames carry besides (names, ids, constraints) is kept. Energies are in eV, forces in eV/Å, stress in eV/Å³
     with ASE's sign.
     """
-    from mlpot.commands import _common
-    from mlpot.commands.common import write_frames
+    from mlpot.commands import terminal
+    from mlpot.commands.files import write_frames
     from mlpot.data.opening import read_structures
 
-    screen = _common.console(as_json)
-    potential = _common.load_potential(model, device, dtype)
+    screen = terminal.console(as_json)
+    potential = terminal.load_potential(model, device, dtype)
     frames = read_structures(structures, index)
     full = [bool(atoms.pbc.all()) for atoms in frames]
     if stress and not any(full):
@@ -50,13 +50,13 @@ def predict(
             f"{structures}: --stress needs structures that are periodic in three directions; none of them is."
         )
     wanted = any(full) if stress is None else stress
-    with _common.bar("predicting", len(frames), screen) as update:
+    with terminal.bar("predicting", len(frames), screen) as update:
         predict_frames(potential, frames, str(structures), forces, wanted, batch_atoms, update)
     write_frames(output, frames)
     energies = [float(atoms.calc.results["energy"]) for atoms in frames]
     screen.print(f"{output}: {len(frames)} structures, energies from {min(energies):.6g} to {max(energies):.6g} eV")
     if as_json:
-        _common.print_json(
+        terminal.print_json(
             {
                 "output": str(output),
                 "n_structures": len(frames),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlpot.commands._common import AsJson, Device, Dtype, Model
+from mlpot.commands.terminal import AsJson, Device, Dtype, Model
 
 
 def relax(
@@ -32,20 +32,20 @@ def relax(
     and ends with exit code 1.
     """
     from mlpot.calculator import Calculator
-    from mlpot.commands import _common
-    from mlpot.commands.common import model_path, write_frames
+    from mlpot.commands import terminal
+    from mlpot.commands.files import model_path, write_frames
     from mlpot.data.opening import read_structures
     from mlpot.errors import UserError
     from mlpot.simulate.files import labelled
     from mlpot.simulate.relax import relax as run_relax
 
-    screen = _common.console(as_json)
+    screen = terminal.console(as_json)
     calculator = Calculator(model_path(model), device=device, dtype=dtype)
     done: list[Any] = []
     rows: list[dict[str, Any]] = []
     for number, atoms in enumerate(read_structures(structures, index)):
         atoms.calc = calculator
-        with _common.bar(f"structure {number}", steps, screen) as update:
+        with terminal.bar(f"structure {number}", steps, screen) as update:
             try:
                 result = run_relax(
                     atoms,
@@ -87,6 +87,6 @@ def relax(
     failed = sum(not row["converged"] for row in rows)
     screen.print(f"{output}: {len(done)} structures" + (f", {failed} of them not converged" if failed else ""))
     if as_json:
-        _common.print_json({"output": str(output), "structures": rows})
+        terminal.print_json({"output": str(output), "structures": rows})
     if failed:
         raise typer.Exit(1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mlpot.errors import UserError
 
@@ -41,12 +39,14 @@ def train(
     where, values, resuming = settings(source, list(overrides or []), resume)
     config = resolve(values, where)
 
+    from mlpot.commands import terminal
     from mlpot.report.finished import report_run
     from mlpot.train.run import train as run_training
 
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    say = (lambda text: console.print(text, markup=False)) if sys.stdout else (lambda text: None)
-    finished = run_training(config, say, resuming)
+    screen = terminal.console(as_json)
+    say = screen.print
+    with terminal.share("training", screen) as watch:
+        finished = run_training(config, say, resuming, watch)
     report = report_run(finished)
     for name in ("valid", "test"):
         if name in finished.metrics:

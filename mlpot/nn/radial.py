@@ -32,7 +32,7 @@ def polynomial_cutoff(distances: Tensor, cutoff: float, p: int = 6) -> Tensor:
 
 
 class GaussianBasis(nn.Module):
-    """exp(-γ (d - μ_k)²) with n centres μ_k evenly from 0 to the cutoff and γ = 1 / (2 Δμ²) (arXiv:1706.08566, eq. 4)."""
+    """exp(-γ (d - μ_k)²), n centres μ_k evenly from 0 to the cutoff, γ = 1 / (2 Δμ²) (arXiv:1706.08566, eq. 4)."""
 
     def __init__(self, n_basis: int, cutoff: float) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def not_finite(
         suspects = rows(dataset, batch.labels.index[wrong].cpu().numpy())
     named = f" Look first at frames {suspects[:10]}." if suspects else ""
     return (
-        f"the loss is {loss} and the norm of its gradient {norm}. The batch holds frames {rows(dataset, indices)[:50]} of "
-        f"{dataset.path}.{named} The last checkpoint is from before this step. Inspect these frames (mlpot data inspect), "
-        f"or lower training.learning_rate."
+        f"the loss is {loss} and the norm of its gradient {norm}. The batch holds frames {rows(dataset, indices)[:50]} "
+        f"of {dataset.path}.{named} The last checkpoint is from before this step. Inspect these frames "
+        f"(mlpot data inspect), or lower training.learning_rate."
     )

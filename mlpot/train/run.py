@@ -64,10 +64,10 @@ def write_text(path: Path, text: str) -> None:
 class Log:
     """log.csv: a row a validation. On resuming, rows after the checkpoint are dropped, so that each appears once."""
 
-    def __init__(self, path: Path, tensorboard: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, board: Callable[[], Any] | None) -> None:
+        self.path, self._make_board = path, board
         self.rows: list[dict[str, Any]] = []
-        self._board = _board(path.parent) if tensorboard else None
+        self._board: Any = None
 
     def keep_until(self, step: int) -> None:
         """Read the rows of an earlier part of the run up to a step."""
@@ -81,7 +81,8 @@ class Log:
         """Append a row."""
         self.rows.append(row)
         self._write()
-        if self._board is not None:
+        if self._make_board is not None:
+            self._board = self._board or self._make_board()
             for key, value in row.items():
                 self._board.add_scalar(key, value, row["step"])
             self._board.flush()
@@ -105,18 +106,21 @@ def _value(text: str) -> Any:
     return text
 
 
-def _board(folder: Path) -> Any:
+def _board(folder: Path) -> Callable[[], Any]:
+    """What makes the TensorBoard writer at the first row; UserError now where the package is not there."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("tensorboard=true needs the package tensorboard: pip install 'mlpot[logging]'.") from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return lambda: SummaryWriter(str(folder / "tensorboard"))
 
 
 class Run:
     """One run and its folder."""
 
-    def __init__(self, config: Config, say: Say, resume: bool = False) -> None:
+    def __init__(
+        self, config: Config, say: Say, resume: bool = False, watch: Callable[[float], None] | None = None
+    ) -> None:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         self.device = device_of(config.device)
@@ -125,12 +129,15 @@ class Run:
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
         self.say: Say = say if self.world.first else lambda text: None
+        self._watch = watch or (lambda fraction: None)
         self.folder = Path(config.out or f"runs/{Path(config.data.train).stem}")
         self._check_folder(resume)
         self.prepared = prepare(config)
         self.config = self.prepared.config.model_copy(update={"out": str(self.folder)})
         self.potential = self.prepared.potential.to(self.device)
-        self.log = Log(self.folder / "log.csv", config.tensorboard and self.world.first)
+        self.log = Log(
+            self.folder / "log.csv", _board(self.folder) if config.tensorboard and self.world.first else None
+        )
         self._saved = time.perf_counter()
         self._trainer = self._make_trainer()
 
@@ -142,10 +149,6 @@ class Run:
                 f"{self.folder}: there is a run in this folder. Go on with it: mlpot train {self.folder} --resume. "
                 f"Or choose another: out=FOLDER."
             )
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be made ({error.strerror}).") from None
 
     def _make_trainer(self) -> Trainer:
         prepared, cutoff = self.prepared, self.potential.cutoff
@@ -199,12 +202,17 @@ class Run:
         self._saved = time.perf_counter()
 
     def _tick(self, trainer: Trainer) -> None:
+        self._watch(trainer.progress.fraction)
         if time.perf_counter() - self._saved > self.config.training.checkpoint_every:
             self._checkpoint(trainer, False)
 
     def start(self) -> None:
         """Write what the run starts from."""
         if self.world.first:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{self.folder}: cannot be made ({error.strerror}).") from None
             write_text(self.folder / "config.yaml", to_yaml(self.config))
             if self.prepared.split is not None:
                 save_split(self.folder / "split.json", self.prepared.split)
@@ -268,9 +276,12 @@ def read_run(folder: Path) -> Config:
     return resolve(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder / "config.yaml"))
 
 
-def train(config: Config, say: Say, resume: bool = False) -> Finished:
-    """Train to the end, from the start or from the last checkpoint. `say` gets a line at a time."""
-    run = Run(config, say, resume)
+def train(config: Config, say: Say, resume: bool = False, watch: Callable[[float], None] | None = None) -> Finished:
+    """Train to the end, from the start or from the last checkpoint.
+
+    `say` gets a line at a time, `watch` the part of the run that is done, after every step.
+    """
+    run = Run(config, say, resume, watch)
     try:
         if resume:
             run.restore()

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from mlpot import models
 from mlpot.compose import ReferenceEnergies, Scaled, Sum
 from mlpot.data import references as refs
 from mlpot.data.dataset import Dataset, Subset
+from mlpot.data.frame import Frame
 from mlpot.data.opening import open_dataset
 from mlpot.data.options import ReadOptions
 from mlpot.data.split import Split, is_isolated_atom, load_split, size_of, split
+from mlpot.data.store import is_store
 from mlpot.errors import PhysicsWarning, UserError
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
@@ -45,9 +48,9 @@ def prepare(config: Config) -> Prepared:
     notes: list[str] = []
     data = config.data
     options = ReadOptions(keys=data.keys, units=data.units, theory=data.theory)
-    whole = open_dataset(data.train, options)
+    whole = _open(data.train, options)
     train, valid, chosen = _split(config, whole, options)
-    test = None if data.test is None else open_dataset(data.test, options)
+    test = None if data.test is None else _open(data.test, options)
     notes += [f"{whole.path}: {len(whole)} frames, {whole.source}", *whole.notes]
     notes += [_described("training", train)]
     notes += (
@@ -57,7 +60,7 @@ def prepare(config: Config) -> Prepared:
         notes.append(_described(f"test ({test.path})", test))
     frames = refs.sample(train)
     _same_elements(train, {"validation": valid, "test": test})
-    references = _references(data, train, frames)
+    references = _references(data, train, frames, options)
     if references is not None:
         shown = ", ".join(f"{SYMBOLS[z]} {e:.4f}" for z, e in references.energies.items())
         notes.append(f"reference energies ({references.origin}), eV: {shown}")
@@ -73,9 +76,9 @@ def _split(config: Config, whole: Dataset, options: ReadOptions) -> tuple[Datase
         chosen = load_split(data.split_file, whole)
     elif isinstance(data.valid, str):
         if data.train_size is None:
-            return whole, open_dataset(data.valid, options), None
+            return whole, _open(data.valid, options), None
         chosen = split(whole, data.train_size, 0, seed=config.seed, method=data.split)
-        return Subset(whole, chosen.train), open_dataset(data.valid, options), chosen
+        return Subset(whole, chosen.train), _open(data.valid, options), chosen
     else:
         wanted = data.valid
         if wanted is None:  # a tenth, of what is trained on if that is less than the whole
@@ -84,6 +87,11 @@ def _split(config: Config, whole: Dataset, options: ReadOptions) -> tuple[Datase
         chosen = split(whole, data.train_size, wanted, seed=config.seed, method=data.split)
     valid = Subset(whole, chosen.valid) if len(chosen.valid) else None
     return Subset(whole, chosen.train), valid, chosen
+
+
+def _open(path: str, options: ReadOptions) -> Dataset:
+    """A file with the user's keys and units; a store beside it knows its own."""
+    return open_dataset(path, ReadOptions() if Path(path).is_file() and is_store(Path(path)) else options)
 
 
 def _described(name: str, dataset: Dataset) -> str:
@@ -104,7 +112,7 @@ def _same_elements(train: Dataset, others: Mapping[str, Dataset | None]) -> None
             )
 
 
-def _references(data: DataConfig, train: Dataset, frames: list) -> refs.References | None:
+def _references(data: DataConfig, train: Dataset, frames: list[Frame], options: ReadOptions) -> refs.References | None:
     wanted = data.reference_energies
     if not train.counts()["energy"] or wanted == "none":
         return None
@@ -122,14 +130,14 @@ def _references(data: DataConfig, train: Dataset, frames: list) -> refs.Referenc
     elif wanted == "least_squares":
         found = refs.least_squares(frames)
     else:
-        found = _from_file(wanted, train)
+        found = _from_file(wanted, train, options)
     refs.check_scale(frames, found)
     return found
 
 
-def _from_file(path: str, train: Dataset) -> refs.References:
+def _from_file(path: str, train: Dataset, options: ReadOptions) -> refs.References:
     """Energies of free atoms from a file of single atoms, such as isolated_atoms.xyz."""
-    atoms = open_dataset(path)
+    atoms = _open(path, options)
     energies = {}
     for index in range(len(atoms)):
         frame = atoms[index]
@@ -163,7 +171,7 @@ def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
 
 
 def _potential(
-    config: Config, train: Dataset, frames: list, references: refs.References | None
+    config: Config, train: Dataset, frames: list[Frame], references: refs.References | None
 ) -> tuple[Potential, float]:
     torch.manual_seed(config.seed)
     network = models.build(config.model.name, **config.model.settings)
@@ -180,7 +188,7 @@ def _potential(
     return potential.to(torch.float64 if config.dtype == "float64" else torch.float32), scale
 
 
-def _scale(frames: list, references: refs.References | None) -> float:
+def _scale(frames: list[Frame], references: refs.References | None) -> float:
     """Root mean square of the force components, or spread of the energy per atom where there are no forces."""
     forces = [np.square(frame.forces).mean() for frame in frames if frame.forces is not None]
     if forces and (spread := math.sqrt(float(np.mean(forces)))) > 1e-6:

@@ -15,11 +15,11 @@ from ase.constraints import FixAtoms, FixInternals
 from ase.io import read, write
 
 from mlpot import checkpoint, models
-from mlpot.commands._common import femtoseconds
 from mlpot.commands.evaluate import evaluate
 from mlpot.commands.md import md
 from mlpot.commands.predict import predict
 from mlpot.commands.relax import relax
+from mlpot.commands.terminal import femtoseconds
 from mlpot.errors import UserError
 
 

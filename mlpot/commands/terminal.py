@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mlpot.errors import UserError
 
@@ -28,7 +28,7 @@ TIME = re.compile(r"\s*([0-9.eE+-]+)\s*(fs|ps|ns)\s*")
 def load_potential(model: str, device: str, dtype: str | None) -> Potential:
     """The potential of a file or run folder, on a device, in a dtype, ready to predict."""
     from mlpot.checkpoint import DTYPES, load
-    from mlpot.commands.common import model_path
+    from mlpot.commands.files import model_path
     from mlpot.device import device_of
     from mlpot.errors import unknown
 
@@ -67,6 +67,15 @@ def bar(label: str, total: int | None, screen: Console) -> Iterator[Any]:
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task(label, total=total, note="")
         yield lambda done, text="": progress.update(task, completed=done, note=text)
+
+
+@contextmanager
+def share(label: str, screen: Console) -> Iterator[Callable[[float], None]]:
+    """A progress bar for the part of a whole that is done, with the time left; yields ``update(fraction)``."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
+        task = progress.add_task(label, total=1.0)
+        yield lambda fraction: progress.update(task, completed=fraction)
 
 
 def print_json(values: Mapping[str, Any]) -> None:
