@@ -27,7 +27,8 @@ TIMESTEP = 0.5  # fs
 GOALS = {"forces_mae_meV_per_A": 25.0, "nve_drift_meV_per_atom_per_ps": 1.0}
 SETTINGS: dict[str, Any] = {
     "model": {"name": "schnet", "cutoff": 5.0, "channels": 64, "n_interactions": 3, "n_basis": 20},
-    "training": {"batch_size": 10, "learning_rate": 3e-3, "ema": 0.995},
+    "loss": {"energy": {"kind": "mae", "weight": 1.0}, "forces": {"kind": "mae"}},
+    "training": {"batch_size": 10, "learning_rate": 1.5e-2, "ema": 0.995},
 }
 Say = Callable[[str], None]
 
@@ -87,7 +88,7 @@ def _train(out: Path, train_file: Path, test_file: Path, budget: str, device: st
     shutil.rmtree(out / "run", ignore_errors=True)
     values = {
         "data": {"train": str(train_file), "valid": 50, "test": str(test_file), "theory": "GFN2-xTB"},
-        "model": SETTINGS["model"],
+        **SETTINGS,
         "training": {**SETTINGS["training"], "budget": budget},
         "out": str(out / "run"),
         "device": device,
