@@ -15,12 +15,12 @@ from mlpot.structure import MAX_NUMBER
 
 
 class Config(BaseModel):
-    """Settings of SchNet; the defaults are those of the paper's MD17 models with 128 features."""
+    """Settings of SchNet; the defaults are of the size of the paper's models of molecular dynamics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cutoff: float = Field(5.0, gt=0, description="radius of the neighbourhood, Å")
-    channels: int = Field(128, ge=1, description="features of an atom, and filters")
+    channels: int = Field(64, ge=1, description="features of an atom, and filters")
     n_interactions: int = Field(3, ge=1, description="interaction blocks")
     n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance")
 

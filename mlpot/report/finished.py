@@ -11,6 +11,7 @@ import torch
 from mlpot.data.dataset import Dataset, Subset
 from mlpot.data.frame import LABELS
 from mlpot.data.loader import Loader, plan_batches
+from mlpot.data.references import References
 from mlpot.potential import Potential, predict
 from mlpot.report.inputs import Predictions, TrainingResult
 from mlpot.report.run import write_run_report
@@ -60,10 +61,19 @@ def training_result(
             **finished.metrics["data"],
             **finished.metrics["versions"],
             "hardware": finished.metrics["hardware"],
+            "found and chosen": "; ".join(prepared.notes),
         },
-        warnings=warnings,
-        notes=prepared.notes,
+        warnings=(*warnings, *_ambiguous(prepared.references)),
     )
+
+
+def _ambiguous(references: References | None) -> list[str]:
+    if references is None or not references.ambiguous:
+        return []
+    return [
+        f"Reference energies: the data do not tell {', '.join(references.ambiguous)} apart (rank {references.rank} of "
+        f"{references.n_elements}). Energies of the compositions seen are right; atomisation energies are not."
+    ]
 
 
 def report_run(finished: Finished, warnings: Sequence[str] = ()) -> Path:

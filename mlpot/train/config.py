@@ -76,21 +76,22 @@ class TermConfig(Section):
     """One term of the loss."""
 
     weight: Ramp = 1.0
-    kind: Literal["mse", "mae", "huber"] = "mse"
+    kind: Literal["mse", "mae", "huber"] = "huber"
     delta: float = Field(0.01, gt=0, description="where Huber turns from square to straight, in the label's unit")
 
 
 class EnergyTermConfig(TermConfig):
     """The energy term."""
 
-    weight: Ramp = 10.0
+    weight: Ramp = 1.0
     per_atom: bool = Field(True, description="divide the error by the number of atoms")
 
 
 class StressTermConfig(TermConfig):
     """The stress term."""
 
-    weight: Ramp = 100.0
+    weight: Ramp = 10.0
+    delta: float = Field(0.001, gt=0, description="as above; stress errors are small numbers in eV/Å³")
 
 
 class LossConfig(Section):
@@ -109,7 +110,7 @@ class TrainingConfig(Section):
     batch_size: int | None = Field(None, ge=1, description="frames in a batch")
     batch_atoms: int | None = Field(None, ge=1, description="or: fill batches up to this many atoms")
     batch_edges: int | None = Field(None, ge=1, description="or: fill batches up to this many directed edges")
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(5e-3, gt=0)
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
     warmup: float = Field(0.02, ge=0, lt=1, description="part of the run in which the rate rises from zero")
     final_rate: float = Field(0.0, ge=0, le=1, description="cosine: where it ends, as a part of learning_rate")

@@ -23,7 +23,7 @@ from mlpot.data.store import is_store
 from mlpot.errors import PhysicsWarning, UserError
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
-from mlpot.train.config import Config, DataConfig
+from mlpot.train.config import Config, DataConfig, LossConfig
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
@@ -167,7 +167,26 @@ def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
         changes["batch_size"] = len(train)
         notes.append(f"batch_size: {len(train)}, all the training frames ({settings.batch_size} were asked for)")
     training = settings.model_copy(update=changes)
-    return config.model_copy(update={"training": training}), notes
+    terms, more = _present_terms(config.loss, train)
+    return config.model_copy(update={"training": training, "loss": terms}), [*notes, *more]
+
+
+def _present_terms(terms: LossConfig, train: Dataset) -> tuple[LossConfig, list[str]]:
+    """The loss with weight 0 for labels that no frame carries; UserError where a weight was asked for by name."""
+    changes, notes = {}, []
+    for label, count in train.counts().items():
+        term = getattr(terms, label)
+        if count or term.weight == 0:
+            continue
+        if "weight" in term.model_fields_set:
+            raise UserError(
+                f"loss.{label}.weight is {term.weight}, but no training frame has {label}"
+                f"{' with a cell that is periodic in three directions' if label == 'stress' else ''}. "
+                f"Set it to 0, or name the label with data.keys.{label}=."
+            )
+        changes[label] = term.model_copy(update={"weight": 0.0})
+        notes.append(f"loss: no training frame has {label}, so its term is left out")
+    return terms.model_copy(update=changes), notes
 
 
 def _potential(

@@ -213,6 +213,7 @@ def test_nan_stops_the_run_and_names_the_frames(clusters: Path, tmp_path: Path) 
         "batch_size=2",
         "data.valid=0",
         "data.reference_energies=none",
+        "loss.energy.kind=mse",
         "training.checkpoint_every=0.0001",
     ]
     with pytest.raises(UserError, match=r"training stopped at epoch 1, step \d+: the loss is inf.* frames \[.*7.*\]"):
@@ -253,6 +254,14 @@ def test_elements_in_another_order_train_the_same_model(tmp_path: Path) -> None:
         graph = mlpot.AtomsGraph.from_ase(frames[0], 5.5)
         energies.append(float(mlpot.predict(finished.potential, graph).energy[0]))
     assert energies[0] == pytest.approx(energies[1], abs=1e-9)
+
+
+def test_a_term_that_was_asked_for_and_has_no_labels_is_refused(clusters: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"loss\.stress\.weight is 5.*no training frame has stress"):
+        run(clusters, tmp_path / "run", "epochs=1", "loss.stress.weight=5")
+    assert not (tmp_path / "run").exists()
+    finished = run(clusters, tmp_path / "run", "epochs=1")
+    assert finished.prepared.config.loss.stress.weight == 0.0
 
 
 def test_what_the_command_line_refuses(clusters: Path, tmp_path: Path) -> None:
