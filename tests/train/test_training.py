@@ -256,6 +256,45 @@ def test_elements_in_another_order_train_the_same_model(tmp_path: Path) -> None:
     assert energies[0] == pytest.approx(energies[1], abs=1e-9)
 
 
+def test_weights_of_config_types_reach_the_loss(mixed: Path, tmp_path: Path) -> None:
+    options = ["epochs=2", "batch_size=16", "data.valid=0", "loss.stress.weight=0", "data.reference_energies=none"]
+    frames = ase.io.read(mixed, ":")
+    for atoms in frames[1::2]:  # spoil what has weight zero
+        atoms.calc.results["energy"] += 7.0
+        atoms.calc.results["forces"] *= -3.0
+    ase.io.write(tmp_path / "spoilt.xyz", frames)
+    model = []
+    for name, source in (("a", mixed), ("b", tmp_path / "spoilt.xyz")):
+        # The scale of the network comes from all frames, so it is taken from the first run's data for both.
+        values = apply_overrides({"data": {"train": str(source)}, "out": str(tmp_path / name)}, [*SMALL, *options])
+        values["data"] = {**values["data"], "config_weights": {"bulk": 0.0}}
+        started = Run(resolve(values, "test"), silent)
+        started.start()
+        started.potential.parts[0].config = started.potential.parts[0].config.model_copy(update={"scale": 0.1})
+        started.trainer.fit()
+        model.append(parameters(tmp_path / name))
+    assert same(*model)
+
+
+def test_tensorboard_logs_are_written_when_asked_for(clusters: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the package tensorboard")
+    run(clusters, tmp_path / "run", "epochs=1", "tensorboard=true")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_want_of_memory_gives_the_levers(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlpot.train import loop
+
+    def no_memory(*arguments: object, **more: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(loop, "predict", no_memory)
+    with pytest.raises(
+        UserError, match=r"out of memory on cpu with a batch of 4 frames, \d+ atoms and \d+ edges.*batch_size"
+    ):
+        run(clusters, tmp_path / "run", "epochs=1", "batch_size=4")
+
+
 def test_a_term_that_was_asked_for_and_has_no_labels_is_refused(clusters: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"loss\.stress\.weight is 5.*no training frame has stress"):
         run(clusters, tmp_path / "run", "epochs=1", "loss.stress.weight=5")
