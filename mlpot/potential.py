@@ -57,7 +57,8 @@ class Potential(nn.Module):
             return
         known = torch.zeros(MAX_NUMBER + 1, dtype=torch.bool)
         known[list(self.elements)] = True
-        self._known = known.to(next((p.device for p in self.parameters()), torch.device("cpu")))
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        self._known = known.to(next((tensor.device for tensor in tensors), torch.device("cpu")))
 
     def check(self, graph: AtomsGraph) -> None:
         """Raise UserError for a graph that the model would answer wrongly: unknown elements, too short a cutoff."""

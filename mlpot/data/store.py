@@ -52,7 +52,7 @@ _LAYOUT: dict[str, tuple[str, tuple[int, ...], Any]] = {
     "labels": ("frame", (len(LABELS),), np.bool_),
     "offset": ("frame", (), np.int64),
 }
-_CHUNK = {"atom": 1024, "frame": 1024}  # rows; small, so that reading frames in any order stays quick
+_CHUNK = {"atom": 512, "frame": 128}  # rows; small, so that reading frames in any order stays quick
 _BUFFER = 4096  # frames
 
 
