@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,8 +36,18 @@ def open_dataset(path: Paths, options: ReadOptions | None = None, require_labels
     reading = Reading(file, options, require_labels)
     frames = list(reading)
     return MemoryDataset(
-        frames, str(file), file_hash(file), reading.module.FORMAT, tuple(reading.notes), reading.options.theory
+        frames,
+        str(file),
+        _picked(file_hash(file), reading.options.index),
+        reading.module.FORMAT,
+        tuple(reading.notes),
+        reading.options.theory,
     )
+
+
+def _picked(sha: str, index: str) -> str:
+    """The hash of some frames of a file: other frames get another, so that a split of theirs does not fit."""
+    return sha if index == ":" else hashlib.sha256(f"{sha} {index}".encode()).hexdigest()
 
 
 def expanded(path: Paths) -> list[str | Path]:
@@ -69,4 +80,6 @@ def _open_store(file: Path, options: ReadOptions, require_labels: bool) -> Datas
     chosen = options.frames(len(store))
     if not chosen:
         raise UserError(f'{file}: index "{options.index}" picks none of its {len(store)} frames.')
-    return Subset(store, list(chosen))
+    subset = Subset(store, list(chosen))
+    subset.sha = _picked(store.sha, options.index)
+    return subset

@@ -10,7 +10,10 @@ import pytest
 
 from mlpot.data.dataset import MemoryDataset
 from mlpot.data.frame import Frame
+from mlpot.data.opening import open_dataset
+from mlpot.data.options import ReadOptions
 from mlpot.data.split import load_split, save_split, split
+from mlpot.data.store import frames_of, write_store
 from mlpot.errors import UserError
 from mlpot.structure import Structure
 
@@ -96,3 +99,15 @@ def test_damaged_split_files(tmp_path: Path) -> None:
     file.write_text(json.dumps(value))
     with pytest.raises(UserError, match="do not match the hash"):
         load_split(file, rows(50))
+
+
+@pytest.mark.parametrize("name", ["atoms.xyz", "atoms.h5"])
+def test_a_split_of_some_frames_does_not_fit_others_of_the_same_file(tmp_path: Path, name: str) -> None:
+    lines = [f"1\nProperties=species:S:1:pos:R:3 energy={k}\nH 0 0 0\n" for k in range(20)]
+    (tmp_path / "atoms.xyz").write_text("".join(lines))
+    write_store(tmp_path / "atoms.h5", frames_of(open_dataset(tmp_path / "atoms.xyz")))
+    first, second = (open_dataset(tmp_path / name, ReadOptions(index=index)) for index in (":10", "10:"))
+    save_split(tmp_path / "split.json", split(first))
+    assert load_split(tmp_path / "split.json", first).n_frames == 10
+    with pytest.raises(UserError, match="other frames"):
+        load_split(tmp_path / "split.json", second)
