@@ -31,6 +31,17 @@ def polynomial_cutoff(distances: Tensor, cutoff: float, p: int = 6) -> Tensor:
     return envelope * (distances < cutoff)
 
 
+def agnesi(distances: Tensor, radii: Tensor, q: float = 0.9183, p: float = 4.5791, a: float = 1.0805) -> Tensor:
+    """1 / (1 + a x^q / (1 + x^(q - p))), x = 2 d / radii: near 1 for touching nuclei, falling to 0 far apart.
+
+    distances (P,) in Å; radii (P,) is the sum of the two atoms' covalent radii (J. Chem. Phys. 159, 164101, 2023).
+    Two nuclei at one place give 1.
+    """
+    zero = distances == 0
+    x = torch.where(zero, 1.0, distances) * (2.0 / radii)
+    return torch.where(zero, 1.0, 1.0 / (1.0 + a * x**q / (1.0 + x ** (q - p))))
+
+
 class GaussianBasis(nn.Module):
     """exp(-γ (d - μ_k)²), n centres μ_k evenly from 0 to the cutoff, γ = 1 / (2 Δμ²) (arXiv:1706.08566, eq. 4)."""
 

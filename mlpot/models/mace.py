@@ -1,0 +1,195 @@
+"""MACE (Batatia et al., arXiv:2206.07697): equivariant messages of many bodies, from products of an atom's features."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from ase.data import covalent_radii
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from mlpot.graph import AtomsGraph
+from mlpot.nn.angular import SphericalHarmonics, paths
+from mlpot.nn.convolution import Convolution, Neighborhoods
+from mlpot.nn.radial import SincBasis, agnesi, norm, polynomial_cutoff
+from mlpot.nn.scaled import Mix, ScaledNetwork, SpeciesMix
+from mlpot.nn.segment import PairEdges, bag, gather
+from mlpot.nn.species import Species
+from mlpot.nn.symmetric import SymmetricContraction
+from mlpot.potential import Potential
+from mlpot.structure import MAX_NUMBER
+
+
+class Config(BaseModel):
+    """Settings of MACE. `elements` and `average_neighbors` are taken from the training data where they are not given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cutoff: float = Field(5.0, gt=0, description="radius of the neighbourhood, Å")
+    channels: int = Field(64, ge=1, description="features of an atom for each degree")
+    l_hidden: int = Field(0, ge=0, le=2, description="highest degree of what atoms send each other")
+    l_max: int = Field(3, ge=0, le=3, description="highest degree of the spherical harmonics")
+    correlation: int = Field(3, ge=1, le=3, description="neighbours in one product; body order less one")
+    n_interactions: int = Field(2, ge=1, description="interaction blocks")
+    n_basis: int = Field(8, ge=1, description="Bessel functions that expand the distance")
+    envelope: int = Field(5, ge=3, description="order p of the polynomial envelope")
+    radial_channels: tuple[int, ...] = Field((64, 64, 64), description="hidden layers of the radial network")
+    readout_channels: int = Field(16, ge=1, description="hidden layer of the last readout")
+    first_residual: bool = Field(False, description="whether the first block, too, adds a term of the atom's own")
+    density: bool = Field(False, description="divide messages by the density of neighbours, not by their mean number")
+    distance_transform: Literal["none", "agnesi"] = Field("none", description="what the basis is a function of")
+    average_neighbors: float = Field(10.0, gt=0, description="mean number of neighbours, divides the messages")
+    elements: tuple[int, ...] | None = Field(None, description="atomic numbers with weights of their own; all if null")
+
+    @property
+    def species(self) -> tuple[int, ...]:
+        """Atomic numbers in the order of the weights."""
+        return tuple(range(1, MAX_NUMBER + 1)) if self.elements is None else self.elements
+
+
+class Geometry(NamedTuple):
+    """What all blocks share."""
+
+    basis: Tensor  # (P, n_basis), times the envelope
+    harmonics: Tensor  # (T, (l_max + 1)²), of each slot
+    around: Neighborhoods
+    edges: PairEdges
+
+
+class Interaction(nn.Module):
+    """A_i = Σ_j R(r_ij) ∘ (W h_j) ⊗ Y(r̂_ij), mixed over channels and paths (equations 8 and 9 of the paper)."""
+
+    def __init__(self, config: Config, l_in: int) -> None:
+        super().__init__()
+        channels = config.channels
+        self.average = config.average_neighbors
+        self.up = nn.ModuleList(Mix(channels, channels) for _ in range(l_in + 1))
+        self.convolution = Convolution(paths(l_in, config.l_max, config.l_max))
+        n_paths = [sum(path.l_out == degree for path in self.convolution.paths) for degree in range(config.l_max + 1)]
+        self.width = channels * sum(n_paths)
+        self.radial = ScaledNetwork([config.n_basis, *config.radial_channels, self.width])
+        self.mix = nn.ModuleList(Mix(n * channels, channels) for n in n_paths)
+        self.density = Mix(config.n_basis, 1) if config.density else None
+
+    def forward(self, features: list[Tensor], geometry: Geometry) -> list[Tensor]:
+        """[(N, 2 l + 1, C)] for l = 0 .. l_in -> the same for l = 0 .. l_max."""
+        sent = [up(h) for up, h in zip(self.up, features, strict=True)]
+        sums = self.convolution(geometry.harmonics, self.radial(geometry.basis), sent, geometry.around)
+        total: Tensor | float = self.average
+        if self.density is not None:
+            near = torch.tanh(self.density(geometry.basis).square())  # (P, 1)
+            edges = geometry.edges
+            total = 1.0 + bag(gather(near, edges.pairs()), edges.targets())[:, :, None]  # (N, 1, 1)
+        mixed = []
+        for degree, mix in enumerate(self.mix):
+            own = [a for path, a in zip(self.convolution.paths, sums, strict=True) if path.l_out == degree]
+            mixed.append(mix(torch.cat(own, 2)) / total)
+        return mixed
+
+
+class Product(nn.Module):
+    """h_i = W B(A_i): symmetric polynomials of A_i, with weights for the atom's species (equations 10 and 11)."""
+
+    def __init__(self, config: Config, l_out: int) -> None:
+        super().__init__()
+        n_species, channels = len(config.species), config.channels
+        self.contractions = nn.ModuleList(
+            SymmetricContraction(config.l_max, degree, config.correlation, n_species, channels)
+            for degree in range(l_out + 1)
+        )
+        self.mix = nn.ModuleList(Mix(channels, channels) for _ in range(l_out + 1))
+
+    def forward(self, a: list[Tensor], species: Species) -> list[Tensor]:
+        """[(N, 2 l + 1, C)] for l = 0 .. l_max -> the same for l = 0 .. l_out."""
+        together = torch.cat(a, 1)
+        pairs = zip(self.contractions, self.mix, strict=True)
+        return [mix(contraction(together, species)) for contraction, mix in pairs]
+
+
+class Block(nn.Module):
+    """Messages, their products, and a term of the atom's own; the first block may have weights for each species in
+    place of that term. The energy is read out of the scalars: linearly, and by a small network after the last block.
+    """
+
+    def __init__(self, config: Config, number: int) -> None:
+        super().__init__()
+        last = number == config.n_interactions - 1
+        l_in, l_out = (config.l_hidden if number else 0), (0 if last else config.l_hidden)
+        self.residual = number > 0 or config.first_residual
+        self.interaction, self.product = Interaction(config, l_in), Product(config, l_out)
+        degrees = min(l_in, l_out) if self.residual else config.l_max
+        self.own = nn.ModuleList(SpeciesMix(len(config.species), config.channels) for _ in range(degrees + 1))
+        self.readout = ScaledNetwork([config.channels, *([config.readout_channels] if last else []), 1])
+
+    def forward(
+        self, features: list[Tensor], geometry: Geometry, species: Species
+    ) -> tuple[list[Tensor], Tensor]:
+        """[(N, 2 l + 1, C)] -> the features after this block, and its share of the energies (N,)."""
+        a = self.interaction(features, geometry)
+        if self.residual:
+            result = self.product(a, species)
+            for degree, mix in enumerate(self.own):
+                result[degree] = result[degree] + mix(features[degree], species)
+        else:
+            result = self.product([mix(x, species) for mix, x in zip(self.own, a, strict=True)], species)
+        return result, self.readout(result[0])[:, 0, 0]
+
+
+class MACE(Potential):
+    """E_i is read out of the scalars after each block: linearly, and by a small network after the last.
+
+    Radial functions, normalisation and parametrisation are those of the authors' code, so that its weights fit here
+    (`mlpot.pretrained.mace`); its polynomials are expanded without redundant terms.
+    """
+
+    index: Tensor
+    radii: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        channels, n_species = config.channels, len(config.species)
+        index = torch.full((MAX_NUMBER + 1,), -1)
+        index[list(config.species)] = torch.arange(n_species)
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("radii", torch.tensor(covalent_radii[: MAX_NUMBER + 1]).double(), persistent=False)
+        self.harmonics = SphericalHarmonics(config.l_max)
+        self.basis = SincBasis(config.n_basis, config.cutoff)
+        self.embedding = nn.Parameter(torch.randn(n_species, channels))
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.n_interactions))
+        self.width = max(block.interaction.width for block in self.blocks)
+        if config.elements is not None:
+            self.restrict_to(config.elements)
+
+    def atom_energies(self, graph: AtomsGraph) -> Tensor:
+        """(N,) eV."""
+        species = Species.of(graph, self.index, str(self.config.elements))
+        geometry = self._geometry(graph)
+        features = [self.embedding[species.of_atom][:, None] * len(self.embedding) ** -0.5]  # [(N, 1, C)]
+        energies = []
+        for block in self.blocks:
+            features, energy = block(features, geometry, species)
+            energies.append(energy)
+        return torch.stack(energies).sum(0)
+
+    def _geometry(self, graph: AtomsGraph) -> Geometry:
+        edges, around = PairEdges.of(graph), Neighborhoods.of(graph, self.width)
+        dtype = self.embedding.dtype
+        vectors = -graph.edge_vectors(edges.pair_edge)  # (P, 3) float64, from neighbour to atom as in the authors' code
+        distances = norm(vectors)
+        unit = (vectors / torch.where(distances == 0, 1.0, distances)[:, None]).to(dtype)
+        # Odd harmonics change sign with the direction; those of padding are zero.
+        sign = around.sign(dtype)
+        parities = [sign if degree % 2 else sign.abs() for degree in range(self.config.l_max + 1)]
+        factors = torch.cat([p.expand(-1, 2 * degree + 1) for degree, p in enumerate(parities)], 1)
+        harmonics = gather(self.harmonics(unit), around.pairs) * factors
+        envelope = polynomial_cutoff(distances, self.cutoff, self.config.envelope)
+        inside = distances
+        if self.config.distance_transform == "agnesi":
+            z = graph.numbers
+            inside = agnesi(distances, self.radii[z[edges.pair_source]] + self.radii[z[edges.pair_target]])
+        basis = math.sqrt(2.0 / self.cutoff) * self.basis(inside.to(dtype)) * envelope.to(dtype)[:, None]
+        return Geometry(basis, harmonics, around, edges)
