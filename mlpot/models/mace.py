@@ -9,10 +9,12 @@ import torch
 from ase.data import covalent_radii
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
 from mlpot.nn.angular import SphericalHarmonics, paths
-from mlpot.nn.convolution import Convolution, Neighborhoods
+from mlpot.nn.constant import Constant
+from mlpot.nn.convolution import Convolution, Neighborhoods, neighbor_sum
 from mlpot.nn.radial import SincBasis, agnesi, norm, polynomial_cutoff
 from mlpot.nn.scaled import Mix, ScaledNetwork, SpeciesMix
 from mlpot.nn.segment import PairEdges, bag, gather
@@ -20,6 +22,9 @@ from mlpot.nn.species import Species
 from mlpot.nn.symmetric import SymmetricContraction
 from mlpot.potential import Potential
 from mlpot.structure import MAX_NUMBER
+
+# With more species than this in a batch, neighbours are not added up by species.
+MANY = 8
 
 
 class Config(BaseModel):
@@ -76,17 +81,54 @@ class Interaction(nn.Module):
     def forward(self, features: list[Tensor], geometry: Geometry) -> list[Tensor]:
         """[(N, 2 l + 1, C)] for l = 0 .. l_in -> the same for l = 0 .. l_max."""
         sent = [up(h) for up, h in zip(self.up, features, strict=True)]
-        sums = self.convolution(geometry.harmonics, self.radial(geometry.basis), sent, geometry.around)
-        total: Tensor | float = self.average
-        if self.density is not None:
-            near = torch.tanh(self.density(geometry.basis).square())  # (P, 1)
-            edges = geometry.edges
-            total = 1.0 + bag(gather(near, edges.pairs()), edges.targets())[:, :, None]  # (N, 1, 1)
+        basis, weight = self.radial.hidden(geometry.basis), self._filters()
+        sums = self.convolution(geometry.harmonics, basis, weight, sent, geometry.around)
         mixed = []
         for degree, mix in enumerate(self.mix):
             own = [a for path, a in zip(self.convolution.paths, sums, strict=True) if path.l_out == degree]
-            mixed.append(mix(torch.cat(own, 2)) / total)
-        return mixed
+            mixed.append(mix(torch.cat(own, 2)))
+        return self.normalised(mixed, geometry)
+
+    def _filters(self) -> Tensor:
+        """The last layer of the radial network, (paths, hidden, C)."""
+        return self.radial.matrix.unflatten(1, (len(self.convolution.paths), -1)).transpose(0, 1)
+
+    def normalised(self, a: list[Tensor], geometry: Geometry) -> list[Tensor]:
+        """Divided by the mean number of neighbours, or by 1 + the density of those there are."""
+        if self.density is None:
+            return [x / self.average for x in a]
+        near = torch.tanh(self.density(geometry.basis).square())  # (P, 1)
+        edges = geometry.edges
+        total = 1.0 + bag(gather(near, edges.pairs()), edges.targets())[:, :, None]  # (N, 1, 1)
+        return [x / total for x in a]
+
+
+class FirstInteraction(Interaction):
+    """The same where h_j depends on the species of j alone. Then neighbours of a species can be added up first:
+
+    A_i = Σ_z Σ_q T_{z,q} Σ_{j of z} u_q(r_ij) Y(r̂_ij), with u the radial network's last hidden layer.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, 0)
+
+    def of_species(self, embedding: Tensor, geometry: Geometry, species: Species) -> list[Tensor]:
+        """embedding (present species, C) -> [(N, 2 l + 1, C)] for l = 0 .. l_max."""
+        n_species = len(species.present)
+        if n_species > MANY:
+            rows = F.embedding(species.place, embedding)
+            return self([rows[:, None]], geometry)
+        basis, around = self.radial.hidden(geometry.basis), geometry.around
+        kind = F.one_hot(species.place[around.sources.atom], n_species).to(basis.dtype)  # (T, Z)
+        harmonics = geometry.harmonics
+        sorted_out = (kind[:, :, None] * harmonics[:, None]).flatten(1)
+        sums = neighbor_sum(sorted_out, basis, around).unflatten(1, (n_species, -1))  # (N, Z, (l_max + 1)², Q)
+        sent = self.up[0](embedding)
+        mixed = []
+        for degree, (mix, weight) in enumerate(zip(self.mix, self._filters(), strict=True)):
+            own = sums[:, :, degree**2 : (degree + 1) ** 2].transpose(1, 2).flatten(2)  # (N, 2 l + 1, Z Q)
+            mixed.append(own @ mix((sent[:, None] * weight).flatten(0, 1)))
+        return self.normalised(mixed, geometry)
 
 
 class Product(nn.Module):
@@ -118,16 +160,19 @@ class Block(nn.Module):
         last = number == config.n_interactions - 1
         l_in, l_out = (config.l_hidden if number else 0), (0 if last else config.l_hidden)
         self.residual = number > 0 or config.first_residual
-        self.interaction, self.product = Interaction(config, l_in), Product(config, l_out)
+        self.interaction = Interaction(config, l_in) if number else FirstInteraction(config)
+        self.product = Product(config, l_out)
         degrees = min(l_in, l_out) if self.residual else config.l_max
         self.own = nn.ModuleList(SpeciesMix(len(config.species), config.channels) for _ in range(degrees + 1))
         self.readout = ScaledNetwork([config.channels, *([config.readout_channels] if last else []), 1])
 
     def forward(
-        self, features: list[Tensor], geometry: Geometry, species: Species
+        self,
+        features: list[Tensor],  # [(N, 2 l + 1, C)]
+        a: list[Tensor],  # what the interaction made of them
+        species: Species,
     ) -> tuple[list[Tensor], Tensor]:
-        """[(N, 2 l + 1, C)] -> the features after this block, and its share of the energies (N,)."""
-        a = self.interaction(features, geometry)
+        """The features after this block, and its share of the energies (N,)."""
         if self.residual:
             result = self.product(a, species)
             for degree, mix in enumerate(self.own):
@@ -145,7 +190,6 @@ class MACE(Potential):
     """
 
     index: Tensor
-    radii: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -155,7 +199,7 @@ class MACE(Potential):
         index = torch.full((MAX_NUMBER + 1,), -1)
         index[list(config.species)] = torch.arange(n_species)
         self.register_buffer("index", index, persistent=False)
-        self.register_buffer("radii", torch.tensor(covalent_radii[: MAX_NUMBER + 1]).double(), persistent=False)
+        self._radii = Constant(torch.tensor(covalent_radii[: MAX_NUMBER + 1]))
         self.harmonics = SphericalHarmonics(config.l_max)
         self.basis = SincBasis(config.n_basis, config.cutoff)
         self.embedding = nn.Parameter(torch.randn(n_species, channels))
@@ -168,12 +212,14 @@ class MACE(Potential):
         """(N,) eV."""
         species = Species.of(graph, self.index, str(self.config.elements))
         geometry = self._geometry(graph)
-        features = [self.embedding[species.of_atom][:, None] * len(self.embedding) ** -0.5]  # [(N, 1, C)]
-        energies = []
-        for block in self.blocks:
-            features, energy = block(features, geometry, species)
-            energies.append(energy)
-        return torch.stack(energies).sum(0)
+        first, *others = self.blocks
+        embedding = self.embedding[species.present] * len(self.embedding) ** -0.5  # (Z, C)
+        features = [F.embedding(species.place, embedding)[:, None]]  # [(N, 1, C)]
+        features, energies = first(features, first.interaction.of_species(embedding, geometry, species), species)
+        for block in others:
+            features, energy = block(features, block.interaction(features, geometry), species)
+            energies = energies + energy
+        return energies
 
     def _geometry(self, graph: AtomsGraph) -> Geometry:
         edges, around = PairEdges.of(graph), Neighborhoods.of(graph, self.width)
@@ -189,7 +235,7 @@ class MACE(Potential):
         envelope = polynomial_cutoff(distances, self.cutoff, self.config.envelope)
         inside = distances
         if self.config.distance_transform == "agnesi":
-            z = graph.numbers
-            inside = agnesi(distances, self.radii[z[edges.pair_source]] + self.radii[z[edges.pair_target]])
+            radii = self._radii.like(distances)[graph.numbers]
+            inside = agnesi(distances, radii[edges.pair_source] + radii[edges.pair_target])
         basis = math.sqrt(2.0 / self.cutoff) * self.basis(inside.to(dtype)) * envelope.to(dtype)[:, None]
         return Geometry(basis, harmonics, around, edges)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mlpot.nn.constant import Constant
+
 
 @functools.cache
 def coupling(l1: int, l2: int, l3: int) -> Tensor:
@@ -43,18 +45,16 @@ class SphericalHarmonics(nn.Module):
     def __init__(self, l_max: int) -> None:
         super().__init__()
         self.l_max = l_max
-        for degree in range(2, l_max + 1):
-            self.register_buffer(f"ladder_{degree}", _ladder(degree).clone(), persistent=False)
+        self._ladders = [Constant(_ladder(degree)) for degree in range(2, l_max + 1)]
 
     def forward(self, unit: Tensor) -> Tensor:
         """(P, 3) -> (P, (l_max + 1)²)."""
         harmonics = [torch.ones_like(unit[:, :1])]
         if self.l_max:
             harmonics.append(math.sqrt(3.0) * unit)
-        for degree in range(2, self.l_max + 1):
-            ladder = getattr(self, f"ladder_{degree}").to(unit.dtype)
+        for ladder in self._ladders:
             product = harmonics[1][:, :, None] * harmonics[-1][:, None]
-            harmonics.append(product.flatten(1) @ ladder)
+            harmonics.append(product.flatten(1) @ ladder.like(unit))
         return torch.cat(harmonics, 1)
 
 

@@ -15,11 +15,13 @@ from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
 from mlpot.nn.angular import Path, coupling
+from mlpot.nn.constant import Constant
 from mlpot.nn.segment import Ends, PairEdges, bag, gather
 
 # Floating-point numbers in a chunk's filters: they fit into a CPU's cache; a GPU wants few and large launches.
-CHUNK = {"cpu": 1 << 18}
+CHUNK = {"cpu": 1 << 19}
 LARGE = 1 << 26
+KEEP = 1 << 26  # filters kept, in floating-point numbers
 FILL = 0.8  # how full a chunk's padded lists are at least, unless it is small
 
 
@@ -108,104 +110,151 @@ def _chunks(degree: Tensor, most: int) -> list[Chunk]:
 
 
 class _Convolve(torch.autograd.Function):
-    """Sum of products over each list. Trilinear in harmonics, filters and features; backward is differentiable."""
+    """Sums over neighbours of harmonics ⊗ (basis · weight ∘ features), chunk by chunk.
+
+    Filters are kept for the way back while they are few; else only the inputs are, and each chunk's filters are worked
+    out anew, so that memory grows with the edges, not with edges times paths times channels.
+    """
 
     @staticmethod
-    def forward(ctx: Any, around: Neighborhoods, paths: Sequence[Path], filters: Tensor, *rest: Tensor) -> Any:
-        n_paths = len(paths)
-        harmonics, features = rest[:n_paths], rest[n_paths:]
+    def forward(
+        ctx: Any, around: Neighborhoods, paths: Sequence[Path], basis: Tensor, weight: Tensor, *rest: Tensor
+    ) -> Any:
+        harmonics, features = rest[: len(paths)], rest[len(paths) :]
         ctx.around, ctx.paths = around, paths
-        ctx.save_for_backward(filters, *rest)
-        n_atoms, channels = features[0].shape[0], features[0].shape[2]
-        out = [filters.new_zeros(n_atoms, 2 * path.l_out + 1, channels) for path in paths]
+        ctx.save_for_backward(basis, weight, *rest)
+        n_atoms, _, channels = features[0].shape
+        ctx.kernels = []
+        keep = len(around.sources.atom) * len(paths) * channels <= KEEP and any(ctx.needs_input_grad)
+        out = [basis.new_zeros(n_atoms, 2 * path.l_out + 1, channels) for path in paths]
         for chunk in around.chunks:
-            kernel, sent = _gathered(around, filters, features, chunk)
+            near, sent = _gathered(around, basis, features, chunk)
+            kernels = [near @ own for own in weight]
             for p, path in enumerate(paths):
-                message = _message(kernel[:, p], sent[path.l_in], chunk)
+                message = _message(kernels[p], sent[path.l_in], chunk)
                 torch.bmm(_folded(harmonics[p], chunk, path).mT, message, out=out[p][chunk.atoms])
+            if keep:
+                ctx.kernels.append(kernels)
         return tuple(out)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        filters, *rest = ctx.saved_tensors
+        basis, weight, *rest = ctx.saved_tensors
         n_paths = len(ctx.paths)
-        harmonics, features = rest[:n_paths], rest[n_paths:]
         need = ctx.needs_input_grad[2:]
-        wanted = (need[0], any(need[1 : 1 + n_paths]), any(need[1 + n_paths :]))
-        d_filters, d_harmonics, d_features = _gradients(
-            ctx.around, ctx.paths, filters, harmonics, features, grads, wanted
-        )
-        return None, None, d_filters, *d_harmonics, *d_features
+        wanted = _Wanted(need[0], need[1], any(need[2 : 2 + n_paths]), any(need[2 + n_paths :]))
+        inputs = (basis, weight, rest[:n_paths], rest[n_paths:])
+        kernels = [] if torch.is_grad_enabled() else ctx.kernels
+        return None, None, *_gradients(ctx.around, ctx.paths, inputs, grads, wanted, kernels)
+
+
+class _Wanted(NamedTuple):
+    basis: bool
+    weight: bool
+    harmonics: bool
+    features: bool
 
 
 def _gradients(
     around: Neighborhoods,
     paths: Sequence[Path],
-    filters: Tensor,
-    harmonics: Sequence[Tensor],
-    features: Sequence[Tensor],
+    inputs: tuple[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]],
     grads: Sequence[Tensor],
-    wanted: tuple[bool, bool, bool],
-) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:
-    """What _Convolve.backward returns, in operations that can be differentiated again."""
+    wanted: _Wanted,
+    kernels: Sequence[Sequence[Tensor]],
+) -> list[Tensor | None]:
+    """The gradients of `_Convolve`, in operations that can be differentiated again."""
+    basis, weight, harmonics, features = inputs
     rows: tuple[Tensor, list[Tensor]] | None = None
     if torch.is_grad_enabled():
-        rows = (gather(filters, around.pairs), [gather(h.flatten(1), around.sources) for h in features])
-    parts_filters: list[Tensor] = []
-    parts_harmonics: list[list[Tensor]] = [[] for _ in paths]
-    parts_features: list[list[Tensor]] = [[] for _ in features]
-    for chunk in around.chunks:
-        kernel, sent = _gathered(around, filters, features, chunk, rows)
-        to_filters: list[Tensor] = []
-        to_features: list[Tensor | None] = [None] * len(features)
+        rows = (gather(basis, around.pairs), [gather(h.flatten(1), around.sources) for h in features])
+    to_basis, to_weight = _Collected(), _Collected()
+    to_harmonics, to_features = [_Collected() for _ in paths], [_Collected() for _ in features]
+    for number, chunk in enumerate(around.chunks):
+        near, sent = _gathered(around, basis, features, chunk, rows)
+        own_basis, own_weight, own_features = _Total(), [], [_Total() for _ in features]
         for p, path in enumerate(paths):
-            grad = grads[p][chunk.atoms]
-            if wanted[1]:
-                product = torch.bmm(_message(kernel[:, p], sent[path.l_in], chunk), grad.mT)
-                parts_harmonics[p].append(product.view(-1, grad.shape[1]))
-            if wanted[0] or wanted[2]:
-                back = torch.bmm(_folded(harmonics[p], chunk, path), grad).view_as(sent[path.l_in])
-            if wanted[0]:
-                to_filters.append((back * sent[path.l_in]).sum(1) if path.l_in else (back * sent[0])[:, 0])
-            if wanted[2]:
-                term, before = back * kernel[:, p, None], to_features[path.l_in]
-                to_features[path.l_in] = term if before is None else before + term
-        if wanted[0]:
-            parts_filters.append(torch.cat(to_filters, 1))
-        for part, value in zip(parts_features, to_features, strict=True):
-            if value is not None:
-                part.append(value.flatten(1))
-    return (
-        bag(_joined(parts_filters, filters), around.pairs) if wanted[0] else None,
-        [_joined(part, z) if wanted[1] else None for part, z in zip(parts_harmonics, harmonics, strict=True)],
-        [
-            bag(_joined(part, h.flatten(1)), around.sources).view_as(h) if wanted[2] and part else None
-            for part, h in zip(parts_features, features, strict=True)
-        ],
-    )
+            grad, received, folded = grads[p][chunk.atoms], sent[path.l_in], _folded(harmonics[p], chunk, path)
+            kernel = kernels[number][p] if kernels else near @ weight[p]
+            if wanted.harmonics:
+                product = torch.bmm(_message(kernel, received, chunk), grad.mT)
+                to_harmonics[p].add(product.view(-1, grad.shape[1]))
+            back = torch.bmm(folded, grad).view_as(received)
+            if wanted.basis or wanted.weight:
+                to_kernel = back * received
+                to_kernel = to_kernel.sum(1) if path.l_in else to_kernel[:, 0]
+                if wanted.basis:
+                    own_basis.add_product(to_kernel, weight[p].mT)
+                if wanted.weight:
+                    own_weight.append(near.mT @ to_kernel)
+            if wanted.features:
+                own_features[path.l_in].add_scaled(back, kernel[:, None])
+        if wanted.basis:
+            to_basis.add(own_basis.value())
+        if wanted.weight:
+            to_weight.add(torch.stack(own_weight))
+        if wanted.features:
+            for part, total in zip(to_features, own_features, strict=True):
+                part.add(total.value().flatten(1))
+    return [
+        bag(to_basis.rows(basis), around.pairs) if wanted.basis else None,
+        to_weight.sum(weight) if wanted.weight else None,
+        *(part.rows(z) if wanted.harmonics else None for part, z in zip(to_harmonics, harmonics, strict=True)),
+        *(
+            bag(part.rows(h.flatten(1)), around.sources).view_as(h) if wanted.features else None
+            for part, h in zip(to_features, features, strict=True)
+        ),
+    ]
 
 
-def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else like.new_zeros(0, like.shape[1])
+class _Collected:
+    """What each chunk gives, put together at the end."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+
+    def add(self, part: Tensor) -> None:
+        self._parts.append(part)
+
+    def rows(self, like: Tensor) -> Tensor:
+        return torch.cat(self._parts) if self._parts else like.new_zeros(0, like.shape[1])
+
+    def sum(self, like: Tensor) -> Tensor:
+        return torch.stack(self._parts).sum(0) if self._parts else torch.zeros_like(like)
+
+
+class _Total:
+    """A sum over paths, in as few passes as can be."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+
+    def add_product(self, a: Tensor, b: Tensor) -> None:
+        self._sum = a @ b if self._sum is None else torch.addmm(self._sum, a, b)
+
+    def add_scaled(self, a: Tensor, b: Tensor) -> None:
+        self._sum = a * b if self._sum is None else torch.addcmul(self._sum, a, b)
+
+    def value(self) -> Tensor:
+        assert self._sum is not None
+        return self._sum
 
 
 def _gathered(
     around: Neighborhoods,
-    filters: Tensor,
+    basis: Tensor,
     features: Sequence[Tensor],
     chunk: Chunk,
     rows: tuple[Tensor, list[Tensor]] | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """A chunk's filters (t, paths, C) and its neighbours' features (t, 2 l + 1, C); from `rows` where they are there."""
-    slots, channels = chunk.slots, features[0].shape[2]
+    """A chunk's basis (t, Q) and its neighbours' features (t, 2 l + 1, C); from `rows` where they are there."""
+    slots = chunk.slots
     if rows is None:
-        kernel = F.embedding(around.pairs.atom[slots], filters)
+        near = F.embedding(around.pairs.atom[slots], basis)
         sent = [F.embedding(around.sources.atom[slots], h.flatten(1)) for h in features]
     else:
-        kernel, sent = rows[0][slots], [row[slots] for row in rows[1]]
-    return kernel.view(len(kernel), -1, channels), [
-        row.view(len(row), h.shape[1], channels) for row, h in zip(sent, features, strict=True)
-    ]
+        near, sent = rows[0][slots], [row[slots] for row in rows[1]]
+    return near, [row.view(len(row), *h.shape[1:]) for row, h in zip(sent, features, strict=True)]
 
 
 def _message(kernel: Tensor, sent: Tensor, chunk: Chunk) -> Tensor:
@@ -220,33 +269,46 @@ def _folded(harmonics: Tensor, chunk: Chunk, path: Path) -> Tensor:
     return harmonics[slots.start * m : slots.stop * m].view(chunk.n, -1, harmonics.shape[1])
 
 
+def neighbor_sum(
+    harmonics: Tensor,  # (T, M), of each slot
+    basis: Tensor,  # (P, Q), of each pair
+    around: Neighborhoods,
+) -> Tensor:  # (N, M, Q)
+    """Σ_j harmonics ⊗ basis over each atom's neighbours. Differentiable to any order."""
+    sizes = [chunk.n * chunk.width for chunk in around.chunks]  # split, since a slice's gradient is as long as the whole
+    parts = zip(around.chunks, harmonics.split(sizes), gather(basis, around.pairs).split(sizes), strict=True)
+    sums = [torch.bmm(y.view(chunk.n, chunk.width, -1).mT, u.view(chunk.n, chunk.width, -1)) for chunk, y, u in parts]
+    alone = len(around.order) - sum(chunk.n for chunk in around.chunks)
+    together = torch.cat([*sums, basis.new_zeros(alone, harmonics.shape[1], basis.shape[1])])
+    return gather(together.flatten(1), around.unsort).view_as(together)
+
+
 class Convolution(nn.Module):
     """For each path (l_in, l_edge, l_out): A_i = Σ_j R(r_ij) ∘ (h_j ⊗ Y(r̂_ij))_{l_out}, (N, 2 l_out + 1, C)."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         super().__init__()
         self.paths = tuple(paths)
-        for a, b, c in {path for path in paths if path.l_in}:
-            # Y (2 b + 1) to the matrix between the components of the feature and of the result.
-            matrix = coupling(a, b, c).permute(1, 0, 2).reshape(2 * b + 1, -1)
-            self.register_buffer(f"coupling_{a}_{b}_{c}", matrix, persistent=False)
+        # From Y (2 l_edge + 1) to the matrix between the components of the feature and those of the result.
+        self._couplings = [
+            Constant(coupling(*path).permute(1, 0, 2).reshape(2 * path.l_edge + 1, -1)) for path in self.paths
+        ]
 
     def forward(
         self,
         harmonics: Tensor,  # (T, (l_max + 1)²), of each slot
-        filters: Tensor,  # (P, paths C), of each pair
+        basis: Tensor,  # (P, Q), of each pair; the filters are basis · weight
+        weight: Tensor,  # (paths, Q, C)
         features: Sequence[Tensor],  # one (N, 2 l + 1, C) for each l
         around: Neighborhoods,
     ) -> list[Tensor]:
         """One (N, 2 l_out + 1, C) for each path, differentiable to any order."""
         folded = []
-        for a, b, c in self.paths:
+        for (a, b, c), matrix in zip(self.paths, self._couplings, strict=True):
             degree = harmonics[:, b * b : (b + 1) ** 2]
-            if a:
-                matrix = getattr(self, f"coupling_{a}_{b}_{c}").to(degree.dtype)
-                degree = (degree @ matrix).view(-1, 2 * c + 1)
+            if a:  # else the coupling is the identity
+                degree = (degree @ matrix.like(degree)).view(-1, 2 * c + 1)
             folded.append(degree.contiguous())
-        used = range(max(path.l_in for path in self.paths) + 1)
-        given = [features[degree].contiguous() for degree in used]
-        sums = _Convolve.apply(around, self.paths, filters.contiguous(), *folded, *given)
+        given = [features[degree].contiguous() for degree in range(max(path.l_in for path in self.paths) + 1)]
+        sums = _Convolve.apply(around, self.paths, basis.contiguous(), weight.contiguous(), *folded, *given)
         return [gather(a.flatten(1), around.unsort).view_as(a) for a in sums]

@@ -21,7 +21,7 @@ def cosine_cutoff(distances: Tensor, cutoff: float) -> Tensor:
     return envelope * (distances < cutoff)
 
 
-def polynomial_cutoff(distances: Tensor, cutoff: float, p: int = 6) -> Tensor:
+def polynomial_cutoff(distances: Tensor, cutoff: float | Tensor, p: int = 6) -> Tensor:
     """1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2), x = d / cutoff; 0 beyond (arXiv:2003.03123, eq. 8).
 
     Its value and first two derivatives vanish at the cutoff.

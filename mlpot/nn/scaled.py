@@ -26,9 +26,14 @@ class Mix(nn.Module):
         self.weight = nn.Parameter(torch.randn(n_in, n_out))
         self.scale = gain * n_in**-0.5
 
+    @property
+    def matrix(self) -> Tensor:
+        """What x is multiplied by, (inputs, outputs)."""
+        return self.weight * self.scale
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        return x @ (self.weight * self.scale)
+        return x @ self.matrix
 
 
 class ScaledNetwork(nn.Module):
@@ -40,12 +45,20 @@ class ScaledNetwork(nn.Module):
             Mix(a, b, SILU_SCALE if layer else 1.0) for layer, (a, b) in enumerate(itertools.pairwise(widths))
         )
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the last layer works on, (..., inputs) -> (..., last width but one)."""
+        for layer in self.layers[:-1]:
+            x = F.silu(layer(x))
+        return x
+
+    @property
+    def matrix(self) -> Tensor:
+        """The last layer's, (last width but one, outputs)."""
+        return self.layers[-1].matrix  # type: ignore[union-attr, return-value]
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        *hidden, last = self.layers
-        for layer in hidden:
-            x = F.silu(layer(x))
-        return last(x)
+        return self.hidden(x) @ self.matrix
 
 
 class SpeciesMix(nn.Module):
@@ -58,4 +71,5 @@ class SpeciesMix(nn.Module):
 
     def forward(self, x: Tensor, species: Species) -> Tensor:
         """(N, m, C) -> (N, m, C)."""
-        return species.restored([x[atoms] @ (self.weight[z] * self.scale) for z, atoms in species.groups])
+        groups = zip(species.present, species.split(x), strict=True)
+        return species.restored([own @ (self.weight[z] * self.scale) for z, own in groups])

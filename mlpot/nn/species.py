@@ -12,21 +12,28 @@ from mlpot.nn.segment import Ends, gather
 
 
 class Species:
-    """of_atom (N,): each atom's species, `index` of its atomic number; groups: each species present and its atoms."""
+    """present: the species there are (`index` of atomic numbers), ascending; place (N,): where in it each atom's is."""
 
     def __init__(self, graph: AtomsGraph, index: Tensor) -> None:
-        self.of_atom = index[graph.numbers]
-        order = torch.argsort(self.of_atom, stable=True)
-        present, counts = torch.unique_consecutive(self.of_atom[order], return_counts=True)
-        self.groups = list(zip(present.tolist(), order.split(counts.tolist()), strict=True))
+        of_atom = index[graph.numbers]
+        order = torch.argsort(of_atom, stable=True)
+        present, self.place, counts = torch.unique(of_atom, return_inverse=True, return_counts=True)
+        self.present: list[int] = present.tolist()
+        self._counts: list[int] = counts.tolist()
         place, rows = torch.empty_like(order), torch.arange(len(order), device=order.device)
         place[order] = rows
-        self._unsort = Ends(place, order, rows)
+        self._sort, self._unsort = Ends(order, place, rows), Ends(place, order, rows)
+
+    def split(self, values: Tensor) -> Sequence[Tensor]:
+        """The rows (N, ...) of each species present."""
+        if len(self.present) == 1:
+            return [values]
+        return gather(values.flatten(1), self._sort).view_as(values).split(self._counts)
 
     def restored(self, groups: Sequence[Tensor]) -> Tensor:
-        """What was worked out for each group (n, ...) in the atoms' own order, (N, ...)."""
+        """What was worked out for each species (n, ...) in the atoms' own order, (N, ...)."""
         if len(groups) == 1:
-            return groups[0]  # one species: the order was kept
+            return groups[0]
         together = torch.cat(list(groups))
         return gather(together.flatten(1), self._unsort).view_as(together)
 

@@ -15,11 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mlpot.nn.angular import coupling
+from mlpot.nn.constant import Constant
 from mlpot.nn.species import Species
 
 Array = NDArray[np.float64]
+
+# Floating-point numbers in the products of pairs that are worked on at once.
+CHUNK = {"cpu": 1 << 20}
 
 
 @functools.cache
@@ -81,14 +86,14 @@ def _reflections(l_max: int) -> Array:
 
 
 class _Table(NamedTuple):
-    """Four sectors of a contraction side by side, padded to the same number of rows and columns.
+    """S sectors of a contraction side by side, padded to the same number of rows and columns.
 
     A sector is what changes sign in one way under the reflections of x, y and z. Row (M, i) and column (j, l) meet only
     in one sector, so that eight small blocks stand for a large matrix of zeros. Index n is the constant 1, n + 1 is 0.
 
-    rows (2, 4 R): component M of the result and feature i. columns (2, 4 Q): features j and l, or one and 1, or 1 and 1.
-    degrees (4, 1, Q): how often the gradient counts a column: ∂(A·A·A)/∂A = 3 A·A.
-    coefficients (η, 4 R Q): of V_{M,i} = Σ columns, where Σ_i A_i V_{M,i} is the polynomial.
+    rows (2, S R): component M of the result and feature i. columns (2, S Q): features j and l, or one and 1, or 1 and 1.
+    degrees (S, 1, Q): how often the gradient counts a column: ∂(A·A·A)/∂A = 3 A·A.
+    coefficients (η, S R Q): of V_{M,i} = Σ columns, where Σ_i A_i V_{M,i} is the polynomial.
     """
 
     rows: Array
@@ -133,7 +138,7 @@ def _table(sectors: Sequence[int], l_max: int, l_out: int, bases: Sequence[Array
 
 
 class _Sectors(NamedTuple):
-    """A `_Table` as tensors; `to_result` (2 L + 1, 4 R) and `to_feature` (n, 4 R) add rows up."""
+    """A `_Table` as tensors; `to_result` (2 L + 1, S R) and `to_feature` (n, S R) add rows up."""
 
     row_feature: Tensor
     row_result: Tensor
@@ -144,14 +149,28 @@ class _Sectors(NamedTuple):
     to_feature: Tensor
 
     def columns(self, padded: Tensor) -> Tensor:
-        """(K, n + 2, m) -> (4 K, Q, m)."""
+        """(K, n + 2, m) -> (K S, Q, m)."""
         product = padded.index_select(1, self.column_a) * padded.index_select(1, self.column_b)
-        return product.view(4 * padded.shape[0], -1, padded.shape[2])
+        return product.view(padded.shape[0] * len(self.degrees), -1, padded.shape[2])
+
+    def graded(self, coefficients: Tensor) -> Tensor:
+        """The gradient's coefficients, (K S, R, Q) like the value's."""
+        return (coefficients.view(-1, len(self.degrees), *coefficients.shape[1:]) * self.degrees).view_as(coefficients)
 
     def slopes(self, padded: Tensor, coefficients: Tensor) -> Tensor:
-        """The gradient's rows (K, 4 R, m) from coefficients (4 K, R, Q)."""
-        shaped = coefficients.view(-1, 4, *coefficients.shape[1:]) * self.degrees
-        return torch.bmm(shaped.view_as(coefficients), self.columns(padded)).view(padded.shape[0], -1, padded.shape[2])
+        """The gradient's rows, (K, S R, m)."""
+        product = torch.bmm(self.graded(coefficients), self.columns(padded))
+        return product.view(padded.shape[0], -1, padded.shape[2])
+
+
+def _tensors(table: _Table, n: int, n_out: int) -> tuple[Tensor, ...]:
+    """The fields of `_Sectors`, and the coefficients."""
+    result, feature = (torch.from_numpy(row.copy()) for row in table.rows)
+    column_a, column_b = (torch.from_numpy(row.copy()) for row in table.columns)
+    to_result = F.one_hot(result, n_out).T * (feature < n)
+    to_feature = F.one_hot(feature, n + 2).T[:n]
+    degrees, coefficients = torch.from_numpy(table.degrees), torch.from_numpy(table.coefficients)
+    return feature, result, column_a, column_b, degrees, to_result.double(), to_feature.double(), coefficients
 
 
 def _padded(features: Tensor) -> Tensor:
@@ -168,11 +187,8 @@ class _Contract(torch.autograd.Function):
         result, slopes = features.new_zeros(()), []
         for table, own in zip(tables, coefficients, strict=True):
             n_rows = own.shape[1]
-            both = own
-            if ctx.needs_input_grad[0]:
-                graded = (own.view(-1, 4, *own.shape[1:]) * table.degrees).view_as(own)
-                both = torch.cat([own, graded], 1)
-            rows = torch.bmm(both, table.columns(padded)).view(-1, 4, both.shape[1], padded.shape[2])
+            both = torch.cat([own, table.graded(own)], 1) if ctx.needs_input_grad[0] else own
+            rows = torch.bmm(both, table.columns(padded)).view(len(features), -1, both.shape[1], padded.shape[2])
             value = rows[:, :, :n_rows].flatten(1, 2) * padded.index_select(1, table.row_feature)
             result = result + table.to_result @ value
             slopes.append(rows[:, :, n_rows:].flatten(1, 2))
@@ -194,8 +210,8 @@ class _Contract(torch.autograd.Function):
                 term = table.to_feature @ (spread * slope)
                 to_features = term if to_features is None else to_features + term
             if ctx.needs_input_grad[2 + k]:
-                left = (spread * padded.index_select(1, table.row_feature)).view(4 * len(padded), -1, padded.shape[2])
-                to_coefficients.append(torch.bmm(left, table.columns(padded).mT))
+                left = spread * padded.index_select(1, table.row_feature)
+                to_coefficients.append(torch.bmm(left.view(len(own), -1, padded.shape[2]), table.columns(padded).mT))
             else:
                 to_coefficients.append(None)
         return to_features, None, *to_coefficients
@@ -212,23 +228,12 @@ class SymmetricContraction(nn.Module):
         bases = [symmetric_basis(l_max, l_out, order) for order in range(1, correlation + 1)]
         parts = [torch.randn(n_species, len(basis), channels) / max(1, len(basis)) for basis in bases]
         self.weight = nn.Parameter(torch.cat(parts, 1))
-        self.n_tables, self.l_out = 0, l_out
-        n = (l_max + 1) ** 2
-        for sectors in ((0, 1, 2, 4), (3, 5, 6, 7)):
-            if (table := _table(sectors, l_max, l_out, bases)) is not None:
-                self._register(table, n, 2 * l_out + 1)
-
-    def _register(self, table: _Table, n: int, n_out: int) -> None:
-        result, feature = (torch.from_numpy(row.copy()) for row in table.rows)
-        column_a, column_b = (torch.from_numpy(row.copy()) for row in table.columns)
-        to_result = torch.nn.functional.one_hot(result, n_out).T * (feature < n)
-        to_feature = torch.nn.functional.one_hot(feature, n + 2).T[:n]
-        sectors = _Sectors(
-            feature, result, column_a, column_b, torch.from_numpy(table.degrees), to_result.double(), to_feature.double()
-        )
-        for name, value in {**sectors._asdict(), "coefficients": torch.from_numpy(table.coefficients)}.items():
-            self.register_buffer(f"{name}_{self.n_tables}", value, persistent=False)
-        self.n_tables += 1
+        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
+        self._tables = [
+            tuple(Constant(value) for value in _tensors(table, (l_max + 1) ** 2, 2 * l_out + 1))
+            for table in found
+            if table is not None
+        ]
 
     def forward(
         self,
@@ -236,20 +241,22 @@ class SymmetricContraction(nn.Module):
         species: Species,
     ) -> Tensor:  # (N, 2 l_out + 1, C)
         """The contraction of each atom's features with the weights of its species."""
-        dtype, channels = self.weight.dtype, self.weight.shape[2]
-        tables = [self._sectors(k, dtype) for k in range(self.n_tables)]
-        present = self.weight[[s for s, _ in species.groups]].mT  # (S, C, η)
-        tensors = [present @ getattr(self, f"coefficients_{k}").to(dtype) for k in range(self.n_tables)]
+        channels = self.weight.shape[2]
+        constants = [[constant.like(self.weight) for constant in table] for table in self._tables]
+        tables = [_Sectors(*values[:-1]) for values in constants]
+        present = self.weight[species.present].mT  # (S, C, η)
+        tensors = [present @ values[-1] for values in constants]
         results = []
-        for s, (_, atoms) in enumerate(species.groups):
-            own = features[atoms].permute(2, 1, 0).contiguous()
+        for s, group in enumerate(species.split(features)):
+            own = group.permute(2, 1, 0).contiguous()
             blocks = [
-                tensor[s].view(4 * channels, table.row_feature.numel() // 4, -1)
+                tensor[s].view(channels * len(table.degrees), -1, table.degrees.shape[2])
                 for tensor, table in zip(tensors, tables, strict=True)
             ]
-            results.append(_Contract.apply(own, tables, *blocks).permute(2, 1, 0))
+            # A few channels at a time, whose pairs of features stay in the cache.
+            step = max(1, CHUNK.get(own.device.type, 1 << 30) // (own.shape[2] * own.shape[1] ** 2))
+            pieces = [b.split(step * len(table.degrees)) for b, table in zip(blocks, tables, strict=True)]
+            split = zip(own.split(step), *pieces, strict=True)
+            parts = [_Contract.apply(first, tables, *rest) for first, *rest in split]
+            results.append(torch.cat(parts).permute(2, 1, 0))
         return species.restored(results)
-
-    def _sectors(self, k: int, dtype: torch.dtype) -> _Sectors:
-        values = (getattr(self, f"{name}_{k}") for name in _Sectors._fields)
-        return _Sectors(*(value.to(dtype) if value.is_floating_point() else value for value in values))
