@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlpot.calculator import Calculator as Calculator
-    from mlpot.checkpoint import load as load
+    from mlpot.pretrained import load as load
     from mlpot.checkpoint import save as save
     from mlpot.graph import AtomsGraph as AtomsGraph
     from mlpot.potential import Potential as Potential
@@ -24,11 +24,11 @@ _HOME = {
     "Potential": "mlpot.potential",
     "predict": "mlpot.potential",
     "Prediction": "mlpot.potential",
-    "load": "mlpot.checkpoint",
+    "load": "mlpot.pretrained",
     "save": "mlpot.checkpoint",
     "Calculator": "mlpot.calculator",
 }
-_SUBMODULES = ("models", "testing", "data", "units", "compose", "nn", "convert")
+_SUBMODULES = ("models", "testing", "data", "units", "compose", "nn", "convert", "pretrained")
 
 __all__ = ["AtomsGraph", "Calculator", "Potential", "Prediction", "load", "predict", "save"]
 

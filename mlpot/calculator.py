@@ -15,7 +15,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 
-from mlpot.checkpoint import DTYPES, load
+from mlpot.checkpoint import DTYPES
 from mlpot.compose import Ensemble, predict_members
 from mlpot.convert import ase as convert
 from mlpot.device import device_of
@@ -23,6 +23,7 @@ from mlpot.errors import PhysicsWarning, UserError, unknown
 from mlpot.graph import AtomsGraph
 from mlpot.neighbors import SkinList, edge_vectors
 from mlpot.potential import Potential, predict
+from mlpot.pretrained import load
 from mlpot.structure import SYMBOLS, Structure
 
 

@@ -18,7 +18,7 @@ from mlpot.errors import UserError
 if TYPE_CHECKING:
     from mlpot.potential import Potential
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="a .mlpot file, or the folder of a training run")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="a .mlpot file, the folder of a training run, or a model file of mace-torch")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:0 or auto")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32 or float64; by default that of the model")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
@@ -27,10 +27,11 @@ TIME = re.compile(r"\s*([0-9.eE+-]+)\s*(fs|ps|ns)\s*")
 
 def load_potential(model: str, device: str, dtype: str | None) -> Potential:
     """The potential of a file or run folder, on a device, in a dtype, ready to predict."""
-    from mlpot.checkpoint import DTYPES, load
+    from mlpot.checkpoint import DTYPES
     from mlpot.commands.files import model_path
     from mlpot.device import device_of
     from mlpot.errors import unknown
+    from mlpot.pretrained import load
 
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)

@@ -311,4 +311,6 @@ class Convolution(nn.Module):
             folded.append(degree.contiguous())
         given = [features[degree].contiguous() for degree in range(max(path.l_in for path in self.paths) + 1)]
         sums = _Convolve.apply(around, self.paths, basis.contiguous(), weight.contiguous(), *folded, *given)
-        return [gather(a.flatten(1), around.unsort).view_as(a) for a in sums]
+        together = torch.cat(sums, 1)
+        sizes = [a.shape[1] for a in sums]
+        return list(gather(together.flatten(1), around.unsort).view_as(together).split(sizes, 1))

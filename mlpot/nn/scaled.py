@@ -71,5 +71,10 @@ class SpeciesMix(nn.Module):
 
     def forward(self, x: Tensor, species: Species) -> Tensor:
         """(N, m, C) -> (N, m, C)."""
-        groups = zip(species.present, species.split(x), strict=True)
-        return species.restored([own @ (self.weight[z] * self.scale) for z, own in groups])
+        weight = self.weight[species.present] * self.scale
+        return species.restored(
+            [
+                torch.bmm(rows.flatten(1, 2), weight[group.species]).view_as(rows)
+                for group, rows in zip(species.groups, species.split(x), strict=True)
+            ]
+        )

@@ -228,7 +228,7 @@ class SymmetricContraction(nn.Module):
         bases = [symmetric_basis(l_max, l_out, order) for order in range(1, correlation + 1)]
         parts = [torch.randn(n_species, len(basis), channels) / max(1, len(basis)) for basis in bases]
         self.weight = nn.Parameter(torch.cat(parts, 1))
-        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
+        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0, 1, 2, 4), (3, 5, 6, 7))]
         self._tables = [
             tuple(Constant(value) for value in _tensors(table, (l_max + 1) ** 2, 2 * l_out + 1))
             for table in found
@@ -247,16 +247,19 @@ class SymmetricContraction(nn.Module):
         present = self.weight[species.present].mT  # (S, C, η)
         tensors = [present @ values[-1] for values in constants]
         results = []
-        for s, group in enumerate(species.split(features)):
-            own = group.permute(2, 1, 0).contiguous()
+        for group, own in zip(species.groups, species.split(features), strict=True):
+            n, width, n_features, _ = own.shape
+            rows = own.permute(0, 3, 2, 1).reshape(n * channels, n_features, width)
             blocks = [
-                tensor[s].view(channels * len(table.degrees), -1, table.degrees.shape[2])
+                tensor[group.species].reshape(len(rows) * len(table.degrees), -1, table.degrees.shape[2])
                 for tensor, table in zip(tensors, tables, strict=True)
             ]
             # A few channels at a time, whose pairs of features stay in the cache.
-            step = max(1, CHUNK.get(own.device.type, 1 << 30) // (own.shape[2] * own.shape[1] ** 2))
+            step = max(1, CHUNK.get(own.device.type, 1 << 30) // (width * n_features**2))
             pieces = [b.split(step * len(table.degrees)) for b, table in zip(blocks, tables, strict=True)]
-            split = zip(own.split(step), *pieces, strict=True)
-            parts = [_Contract.apply(first, tables, *rest) for first, *rest in split]
-            results.append(torch.cat(parts).permute(2, 1, 0))
+            parts = [
+                _Contract.apply(first, tables, *rest) for first, *rest in zip(rows.split(step), *pieces, strict=True)
+            ]
+            together = parts[0] if len(parts) == 1 else torch.cat(parts)
+            results.append(together.view(n, channels, -1, width).permute(0, 3, 2, 1))
         return species.restored(results)

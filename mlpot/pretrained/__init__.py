@@ -1,0 +1,36 @@
+"""Models from files: our own, and those of other packages, one reader a file, found by module name.
+
+A reader defines FORMAT, `recognises(path)` and `load(path) -> Potential`. None runs any code of the file it reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+from mlpot import checkpoint
+from mlpot.potential import Potential
+
+_PARTS = ("inert",)  # not readers
+
+
+def readers() -> list[Any]:
+    """The modules here that read a format."""
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _PARTS)
+    return [importlib.import_module(f"{__name__}.{name}") for name in names]
+
+
+def load(path: str | os.PathLike[str]) -> Potential:
+    """The potential in a file: a .mlpot file, or a model file of another package (mace-torch), on the CPU.
+
+    Raises UserError for a file that is missing, damaged, of an unknown kind or version, or that holds code.
+    """
+    file = Path(path)
+    if file.is_file() and file.suffix != ".mlpot":
+        for reader in readers():
+            if reader.recognises(file):
+                return reader.load(file)
+    return checkpoint.load(path)
