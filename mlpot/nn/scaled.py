@@ -72,9 +72,4 @@ class SpeciesMix(nn.Module):
     def forward(self, x: Tensor, species: Species) -> Tensor:
         """(N, m, C) -> (N, m, C)."""
         weight = self.weight[species.present] * self.scale
-        return species.restored(
-            [
-                torch.bmm(rows.flatten(1, 2), weight[group.species]).view_as(rows)
-                for group, rows in zip(species.groups, species.split(x), strict=True)
-            ]
-        )
+        return species.restored([rows @ own for rows, own in zip(species.split(x), weight, strict=True)])

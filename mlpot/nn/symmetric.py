@@ -23,8 +23,9 @@ from mlpot.nn.species import Species
 
 Array = NDArray[np.float64]
 
-# Floating-point numbers in the products of pairs that are worked on at once.
-CHUNK = {"cpu": 1 << 20}
+CHUNK = {"cpu": 1 << 13}  # numbers of one feature that are worked on at once, atoms times channels
+SMALL = 1 << 18  # products of fewer numbers are written out
+FEW = 64  # atoms that are worked on without being sorted by species
 
 
 @functools.cache
@@ -86,114 +87,108 @@ def _reflections(l_max: int) -> Array:
 
 
 class _Table(NamedTuple):
-    """S sectors of a contraction side by side, padded to the same number of rows and columns.
+    """S sectors of a contraction side by side, padded to the same R rows and Q columns.
 
     A sector is what changes sign in one way under the reflections of x, y and z. Row (M, i) and column (j, l) meet only
     in one sector, so that eight small blocks stand for a large matrix of zeros. Index n is the constant 1, n + 1 is 0.
-
-    rows (2, S R): component M of the result and feature i. columns (2, S Q): features j and l, or one and 1, or 1 and 1.
-    degrees (S, 1, Q): how often the gradient counts a column: ∂(A·A·A)/∂A = 3 A·A.
-    coefficients (η, S R Q): of V_{M,i} = Σ columns, where Σ_i A_i V_{M,i} is the polynomial.
     """
 
-    rows: Array
-    columns: Array
-    degrees: Array
-    coefficients: Array
+    shape: tuple[int, int, int]  # S, R, Q
+    row_result: Tensor  # (S R,), M
+    row_feature: Tensor  # (S R,), i
+    column_a: Tensor  # (S Q,), j
+    column_b: Tensor  # (S Q,), l; for single features the constant
+    orders: list[int]  # columns that are pairs, single features, and the constant
+    coefficients: Tensor  # (S R Q, η), of V_{M,i} = Σ columns; the polynomial is Σ_i A_i V_{M,i}
+    to_result: Tensor  # (2 l_out + 1, S R), adds up the rows of each M
+    to_feature: Tensor  # (n, S R), adds up the rows of each i
 
 
 def _table(sectors: Sequence[int], l_max: int, l_out: int, bases: Sequence[Array]) -> _Table | None:
     sign = (_reflections(max(l_max, l_out)) @ [1, 2, 4]).astype(int)
-    n, result = (l_max + 1) ** 2, sign[l_out**2 : (l_out + 1) ** 2]
-    order, one = len(bases), (l_max + 1) ** 2
-    rows, columns = [], []
-    for sector in sectors:
-        rows.append([(m, i) for m, own in enumerate(result) for i in range(n) if sign[i] ^ own == sector])
-        pairs = [(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == sector and order > 2]
-        singles = [(j, one) for j in range(n) if sign[j] == sector and order > 1]
-        columns.append([*pairs, *singles, *([(one, one)] if sector == 0 else [])])
-    n_rows, n_columns = max(map(len, rows)), max(map(len, columns))
-    if not n_rows or not n_columns:
+    n, order, result = (l_max + 1) ** 2, len(bases), sign[l_out**2 : (l_out + 1) ** 2]
+    pairs = [
+        [(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == s and order > 2] for s in sectors
+    ]
+    singles = [[(j, n) for j in range(n) if sign[j] == s and order > 1] for s in sectors]
+    constants = [[(n, n)] if s == 0 else [] for s in sectors]
+    rows = [[(m, i) for m, own in enumerate(result) for i in range(n) if sign[i] ^ own == s] for s in sectors]
+    orders = [max(map(len, part)) for part in (pairs, singles, constants)]
+    shape = (len(sectors), max(map(len, rows)), sum(orders))
+    if not all(shape):
         return None
-    degrees = np.zeros((len(sectors), 1, n_columns))
-    coefficients = np.zeros((sum(map(len, bases)), len(sectors), n_rows, n_columns))
+    columns = np.full((*shape[::2], 2), n + 1)
+    coefficients = np.zeros((*shape, sum(map(len, bases))))
     first = np.cumsum([0, *map(len, bases)])
-    for s, (own_rows, own_columns) in enumerate(zip(rows, columns, strict=True)):
-        for q, column in enumerate(own_columns):
-            features = [j for j in column if j != one]
-            nu = len(features) + 1
-            degrees[s, 0, q] = nu
-            for r, (m, i) in enumerate(own_rows):
-                twice = 2.0 if len(features) == 2 and features[0] != features[1] else 1.0
-                block = bases[nu - 1][(slice(None), m, i, *features)]
-                coefficients[first[nu - 1] : first[nu], s, r, q] = twice * block
-    padded_rows = [[*own, *[(0, one + 1)] * (n_rows - len(own))] for own in rows]
-    padded_columns = [[*own, *[(one + 1, one + 1)] * (n_columns - len(own))] for own in columns]
+    for s in range(len(sectors)):
+        starts = np.cumsum([0, *orders])
+        for nu, (start, part) in enumerate(zip(starts, (pairs[s], singles[s], constants[s]), strict=False)):
+            nu = 3 - nu
+            for q, (j, k) in enumerate(part, start):
+                columns[s, q] = j, k
+                features = [feature for feature in (j, k) if feature != n]
+                twice = 2.0 if nu == 3 and j != k else 1.0
+                for r, (m, i) in enumerate(rows[s]):
+                    coefficients[s, r, q, first[nu - 1] : first[nu]] = twice * bases[nu - 1][(slice(None), m, i, *features)]
+    padded = torch.tensor([[*own, *[(0, n + 1)] * (shape[1] - len(own))] for own in rows]).view(-1, 2)
+    row_result, row_feature = padded.unbind(1)
+    column_a, column_b = torch.from_numpy(columns).view(-1, 2).unbind(1)
     return _Table(
-        np.array(padded_rows).reshape(-1, 2).T,
-        np.array(padded_columns).reshape(-1, 2).T,
-        degrees,
-        coefficients.reshape(len(coefficients), -1),
+        shape,
+        row_result,
+        row_feature,
+        column_a,
+        column_b,
+        orders,
+        torch.from_numpy(coefficients).flatten(0, 2),
+        (F.one_hot(row_result, len(result)) * (row_feature < n)[:, None]).T.double(),
+        F.one_hot(row_feature, n + 2).T[:n].double(),
     )
 
 
-class _Sectors(NamedTuple):
-    """A `_Table` as tensors; `to_result` (2 L + 1, S R) and `to_feature` (n, S R) add rows up."""
-
-    row_feature: Tensor
-    row_result: Tensor
-    column_a: Tensor
-    column_b: Tensor
-    degrees: Tensor
-    to_result: Tensor
-    to_feature: Tensor
-
-    def columns(self, padded: Tensor) -> Tensor:
-        """(K, n + 2, m) -> (K S, Q, m)."""
-        product = padded.index_select(1, self.column_a) * padded.index_select(1, self.column_b)
-        return product.view(padded.shape[0] * len(self.degrees), -1, padded.shape[2])
-
-    def graded(self, coefficients: Tensor) -> Tensor:
-        """The gradient's coefficients, (K S, R, Q) like the value's."""
-        return (coefficients.view(-1, len(self.degrees), *coefficients.shape[1:]) * self.degrees).view_as(coefficients)
-
-    def slopes(self, padded: Tensor, coefficients: Tensor) -> Tensor:
-        """The gradient's rows, (K, S R, m)."""
-        product = torch.bmm(self.graded(coefficients), self.columns(padded))
-        return product.view(padded.shape[0], -1, padded.shape[2])
-
-
-def _tensors(table: _Table, n: int, n_out: int) -> tuple[Tensor, ...]:
-    """The fields of `_Sectors`, and the coefficients."""
-    result, feature = (torch.from_numpy(row.copy()) for row in table.rows)
-    column_a, column_b = (torch.from_numpy(row.copy()) for row in table.columns)
-    to_result = F.one_hot(result, n_out).T * (feature < n)
-    to_feature = F.one_hot(feature, n + 2).T[:n]
-    degrees, coefficients = torch.from_numpy(table.degrees), torch.from_numpy(table.coefficients)
-    return feature, result, column_a, column_b, degrees, to_result.double(), to_feature.double(), coefficients
-
-
 def _padded(features: Tensor) -> Tensor:
-    one = torch.ones_like(features[:, :1])
-    return torch.cat([features, one, torch.zeros_like(one)], 1)
+    one = torch.ones_like(features[:1])
+    return torch.cat([features, one, torch.zeros_like(one)])
+
+
+def _columns(table: _Table, padded: Tensor) -> Tensor:
+    """Products of two features, (n + 2, m, C) -> (S, Q, m, C)."""
+    product = padded.index_select(0, table.column_a) * padded.index_select(0, table.column_b)
+    return product.view(table.shape[0], table.shape[2], *padded.shape[1:])
+
+
+def _by_order(table: _Table, padded: Tensor, coefficients: Tensor) -> list[Tensor]:
+    """V_{M,i} of pairs, of single features and of the constant, each (S R, m, C); coefficients (S, R, Q, m or 1, C)."""
+    columns = _columns(table, padded)[:, None]  # (S, 1, Q, m, C)
+    n_sectors, n_rows, n_columns = table.shape
+    if torch.is_grad_enabled() or n_rows * columns.numel() < SMALL:
+        product = coefficients * columns
+        return [part.sum(2).flatten(0, 1) for part in product.split(table.orders, 2)]
+    # Larger products are not written out: one column after the other is added to a result that stays in the cache.
+    result = columns.new_zeros(3, n_sectors, n_rows, *padded.shape[1:])
+    order = [nu for nu, n in enumerate(table.orders) for _ in range(n)]
+    for q in range(n_columns):
+        result[order[q]].addcmul_(coefficients[:, :, q], columns[:, :, q])
+    return list(result.flatten(1, 2).unbind())
 
 
 class _Contract(torch.autograd.Function):
-    """The polynomials' values, and with them, from the same products, their gradients."""
+    """The polynomials' values, and with them, from the same products, their gradients: ∂(A·A·A)/∂A = 3 A·A."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, tables: Sequence[_Sectors], *coefficients: Tensor) -> Tensor:
+    def forward(ctx: Any, features: Tensor, tables: Sequence[_Table], *coefficients: Tensor) -> Tensor:
         ctx.tables, padded = tables, _padded(features)
-        result, slopes = features.new_zeros(()), []
+        results, slopes = [], []
         for table, own in zip(tables, coefficients, strict=True):
-            n_rows = own.shape[1]
-            both = torch.cat([own, table.graded(own)], 1) if ctx.needs_input_grad[0] else own
-            rows = torch.bmm(both, table.columns(padded)).view(len(features), -1, both.shape[1], padded.shape[2])
-            value = rows[:, :, :n_rows].flatten(1, 2) * padded.index_select(1, table.row_feature)
-            result = result + table.to_result @ value
-            slopes.append(rows[:, :, n_rows:].flatten(1, 2))
-        ctx.save_for_backward(features, *coefficients, *(slopes if ctx.needs_input_grad[0] else ()))
-        return result
+            cubic, square, linear = _by_order(table, padded, own)
+            value = cubic + square + linear
+            if ctx.needs_input_grad[0]:
+                slopes.append(value + 2.0 * cubic + square)
+            value *= padded.index_select(0, table.row_feature)
+            results.append(table.to_result @ value.flatten(1))
+        ctx.save_for_backward(features, *coefficients, *slopes)
+        result = results[0] if len(results) == 1 else torch.stack(results).sum(0)
+        return result.view(-1, *features.shape[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -201,26 +196,33 @@ class _Contract(torch.autograd.Function):
         n = len(ctx.tables)
         coefficients, slopes = rest[:n], rest[n:]
         padded, again = _padded(features), torch.is_grad_enabled()
-        to_features: Tensor | None = None
+        to_features: list[Tensor] = []
         to_coefficients: list[Tensor | None] = []
         for k, (table, own) in enumerate(zip(ctx.tables, coefficients, strict=True)):
-            spread = grad.index_select(1, table.row_result)
+            spread = grad.index_select(0, table.row_result)
             if ctx.needs_input_grad[0]:
-                slope = table.slopes(padded, own) if again else slopes[k]
-                term = table.to_feature @ (spread * slope)
-                to_features = term if to_features is None else to_features + term
+                if again:
+                    cubic, square, linear = _by_order(table, padded, own)
+                    slope = 3.0 * cubic + 2.0 * square + linear
+                else:
+                    slope = slopes[k]
+                to_features.append(table.to_feature @ (spread * slope).flatten(1))
             if ctx.needs_input_grad[2 + k]:
-                left = spread * padded.index_select(1, table.row_feature)
-                to_coefficients.append(torch.bmm(left.view(len(own), -1, padded.shape[2]), table.columns(padded).mT))
+                left = (spread * padded.index_select(0, table.row_feature)).view(*table.shape[:2], 1, *grad.shape[1:])
+                product = left * _columns(table, padded)[:, None]  # (S, R, Q, m, C)
+                to_coefficients.append(product if own.shape[3] > 1 else product.sum(3, keepdim=True))
             else:
                 to_coefficients.append(None)
-        return to_features, None, *to_coefficients
+        if not to_features:
+            return None, None, *to_coefficients
+        total = to_features[0] if n == 1 else torch.stack(to_features).sum(0)
+        return total.view_as(features), None, *to_coefficients
 
 
 class SymmetricContraction(nn.Module):
     """Polynomials of degree up to `correlation` in features of degrees 0 .. l_max, with weights for each species.
 
-    weight (species, η, C), of unit variance after division by the number of η.
+    weight (species, η, C), of unit variance after multiplication by the number of η.
     """
 
     def __init__(self, l_max: int, l_out: int, correlation: int, n_species: int, channels: int) -> None:
@@ -228,9 +230,9 @@ class SymmetricContraction(nn.Module):
         bases = [symmetric_basis(l_max, l_out, order) for order in range(1, correlation + 1)]
         parts = [torch.randn(n_species, len(basis), channels) / max(1, len(basis)) for basis in bases]
         self.weight = nn.Parameter(torch.cat(parts, 1))
-        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0, 1, 2, 4), (3, 5, 6, 7))]
+        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
         self._tables = [
-            tuple(Constant(value) for value in _tensors(table, (l_max + 1) ** 2, 2 * l_out + 1))
+            _Table(*(Constant(value) if isinstance(value, Tensor) else value for value in table))  # type: ignore[arg-type]
             for table in found
             if table is not None
         ]
@@ -241,25 +243,21 @@ class SymmetricContraction(nn.Module):
         species: Species,
     ) -> Tensor:  # (N, 2 l_out + 1, C)
         """The contraction of each atom's features with the weights of its species."""
-        channels = self.weight.shape[2]
-        constants = [[constant.like(self.weight) for constant in table] for table in self._tables]
-        tables = [_Sectors(*values[:-1]) for values in constants]
-        present = self.weight[species.present].mT  # (S, C, η)
-        tensors = [present @ values[-1] for values in constants]
+        weight = self.weight[species.present].transpose(0, 1)  # (η, Z, C)
+        tables = [
+            _Table(*(value.like(weight) if isinstance(value, Constant) else value for value in table))
+            for table in self._tables
+        ]
+        coefficients = [
+            (table.coefficients @ weight.flatten(1)).view(*table.shape, *weight.shape[1:]) for table in tables
+        ]
+        if len(features) <= FEW:  # each atom with its own coefficients, and no calls for each species
+            own = [block.index_select(3, species.place) for block in coefficients]
+            return _Contract.apply(features.transpose(0, 1), tables, *own).transpose(0, 1)
+        step = max(1, CHUNK.get(weight.device.type, 1 << 28) // weight.shape[2])
         results = []
-        for group, own in zip(species.groups, species.split(features), strict=True):
-            n, width, n_features, _ = own.shape
-            rows = own.permute(0, 3, 2, 1).reshape(n * channels, n_features, width)
-            blocks = [
-                tensor[group.species].reshape(len(rows) * len(table.degrees), -1, table.degrees.shape[2])
-                for tensor, table in zip(tensors, tables, strict=True)
-            ]
-            # A few channels at a time, whose pairs of features stay in the cache.
-            step = max(1, CHUNK.get(own.device.type, 1 << 30) // (width * n_features**2))
-            pieces = [b.split(step * len(table.degrees)) for b, table in zip(blocks, tables, strict=True)]
-            parts = [
-                _Contract.apply(first, tables, *rest) for first, *rest in zip(rows.split(step), *pieces, strict=True)
-            ]
-            together = parts[0] if len(parts) == 1 else torch.cat(parts)
-            results.append(together.view(n, channels, -1, width).permute(0, 3, 2, 1))
+        for z, group in enumerate(species.split(features.transpose(0, 1).contiguous().transpose(0, 1))):
+            own = [block[:, :, :, z : z + 1] for block in coefficients]
+            parts = [_Contract.apply(part, tables, *own) for part in group.transpose(0, 1).split(step, 1)]
+            results.append(torch.cat(parts, 1).transpose(0, 1))
         return species.restored(results)
