@@ -86,137 +86,125 @@ def _reflections(l_max: int) -> Array:
     return torch.stack(odd, 1).numpy().astype(np.float64)
 
 
-class _Table(NamedTuple):
+class _Block(NamedTuple):
     """S sectors of a contraction side by side, padded to the same R rows and Q columns.
 
     A sector is what changes sign in one way under the reflections of x, y and z. Row (M, i) and column (j, l) meet only
-    in one sector, so that eight small blocks stand for a large matrix of zeros. Index n is the constant 1, n + 1 is 0.
+    in one sector, so that small blocks stand for a large matrix of zeros. Index n is the constant 1, n + 1 is 0.
     """
 
     shape: tuple[int, int, int]  # S, R, Q
-    row_result: Tensor  # (S R,), M
-    row_feature: Tensor  # (S R,), i
-    column_a: Tensor  # (S Q,), j
-    column_b: Tensor  # (S Q,), l; for single features the constant
-    orders: list[int]  # columns that are pairs, single features, and the constant
+    rows: Tensor  # (S R, 2): M and i
+    columns: Tensor  # (S Q, 2): j and l; for a single feature j and the constant
     coefficients: Tensor  # (S R Q, η), of V_{M,i} = Σ columns; the polynomial is Σ_i A_i V_{M,i}
-    to_result: Tensor  # (2 l_out + 1, S R), adds up the rows of each M
-    to_feature: Tensor  # (n, S R), adds up the rows of each i
+    weights: Tensor  # (2, Q): how often a column counts for the value, 1, and for the gradient: ∂(A·A·A)/∂A = 3 A·A
 
 
-def _table(sectors: Sequence[int], l_max: int, l_out: int, bases: Sequence[Array]) -> _Table | None:
+def _block(sectors: Sequence[int], l_max: int, l_out: int, bases: Sequence[Array]) -> _Block | None:
     sign = (_reflections(max(l_max, l_out)) @ [1, 2, 4]).astype(int)
     n, order, result = (l_max + 1) ** 2, len(bases), sign[l_out**2 : (l_out + 1) ** 2]
-    pairs = [
-        [(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == s and order > 2] for s in sectors
-    ]
-    singles = [[(j, n) for j in range(n) if sign[j] == s and order > 1] for s in sectors]
-    constants = [[(n, n)] if s == 0 else [] for s in sectors]
     rows = [[(m, i) for m, own in enumerate(result) for i in range(n) if sign[i] ^ own == s] for s in sectors]
-    orders = [max(map(len, part)) for part in (pairs, singles, constants)]
-    shape = (len(sectors), max(map(len, rows)), sum(orders))
+    pairs = [[(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == s] for s in sectors]
+    singles = [[(j, n) for j in range(n) if sign[j] == s] for s in sectors]
+    kinds = [([[(n, n)] if s == 0 else [] for s in sectors]), singles, pairs][:order]  # of degree 0, 1, 2
+    widths = [max(map(len, kind)) for kind in kinds]
+    shape = (len(sectors), max(map(len, rows)), sum(widths))
     if not all(shape):
         return None
-    columns = np.full((*shape[::2], 2), n + 1)
-    coefficients = np.zeros((*shape, sum(map(len, bases))))
-    first = np.cumsum([0, *map(len, bases)])
-    for s in range(len(sectors)):
-        starts = np.cumsum([0, *orders])
-        for nu, (start, part) in enumerate(zip(starts, (pairs[s], singles[s], constants[s]), strict=False)):
-            nu = 3 - nu
-            for q, (j, k) in enumerate(part, start):
-                columns[s, q] = j, k
-                features = [feature for feature in (j, k) if feature != n]
-                twice = 2.0 if nu == 3 and j != k else 1.0
-                for r, (m, i) in enumerate(rows[s]):
-                    coefficients[s, r, q, first[nu - 1] : first[nu]] = twice * bases[nu - 1][(slice(None), m, i, *features)]
-    padded = torch.tensor([[*own, *[(0, n + 1)] * (shape[1] - len(own))] for own in rows]).view(-1, 2)
-    row_result, row_feature = padded.unbind(1)
-    column_a, column_b = torch.from_numpy(columns).view(-1, 2).unbind(1)
-    return _Table(
+    columns, first = np.full((shape[0], shape[2], 2), n + 1), np.cumsum([0, *map(len, bases)])
+    coefficients = np.zeros((*shape, first[-1]))
+    for s, degree in itertools.product(range(len(sectors)), range(order)):
+        for q, column in enumerate(kinds[degree][s], sum(widths[:degree])):
+            columns[s, q] = column
+            times = 2.0 if degree == 2 and column[0] != column[1] else 1.0
+            for r, (m, i) in enumerate(rows[s]):
+                own = bases[degree][(slice(None), m, i, *column[:degree])]
+                coefficients[s, r, q, first[degree] : first[degree + 1]] = times * own
+    padded = [[*own, *[(0, n + 1)] * (shape[1] - len(own))] for own in rows]
+    counts = [degree + 1.0 for degree, width in enumerate(widths) for _ in range(width)]
+    return _Block(
         shape,
-        row_result,
-        row_feature,
-        column_a,
-        column_b,
-        orders,
+        torch.tensor(padded).view(-1, 2),
+        torch.from_numpy(columns).view(-1, 2),
         torch.from_numpy(coefficients).flatten(0, 2),
-        (F.one_hot(row_result, len(result)) * (row_feature < n)[:, None]).T.double(),
-        F.one_hot(row_feature, n + 2).T[:n].double(),
+        torch.tensor([[1.0] * len(counts), counts], dtype=torch.float64),
     )
 
 
+class _Tables(NamedTuple):
+    """What the blocks of a contraction have in common, and their shapes and weights."""
+
+    row_result: Tensor  # (rows,), M
+    row_feature: Tensor  # (rows,), i
+    column_a: Tensor  # (columns,), j
+    column_b: Tensor  # (columns,), l
+    to_result: Tensor  # (2 l_out + 1, rows), adds up the rows of each M
+    to_feature: Tensor  # (n, rows), adds up the rows of each i
+    shapes: list[tuple[int, int, int]]
+    weights: list[Tensor]
+
+    def columns(self, padded: Tensor) -> list[Tensor]:
+        """Products of two features, (m, n + 2, C) -> (m, S, 1, Q, C) of each block."""
+        product = padded.index_select(1, self.column_a) * padded.index_select(1, self.column_b)
+        parts = product.split([shape[0] * shape[2] for shape in self.shapes], 1)
+        return [part.unflatten(1, (shape[0], 1, shape[2])) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def contracted(self, padded: Tensor, coefficients: Sequence[Tensor]) -> Tensor:
+        """V_{M,i} for the value and for the gradient, (m, rows, 2, C); coefficients (m or 1, S, R, Q, C) of each block."""
+        results = []
+        for columns, own, weights in zip(self.columns(padded), coefficients, self.weights, strict=True):
+            if torch.is_grad_enabled() or own.shape[2] * columns.numel() < SMALL:
+                results.append((weights @ (own * columns)).flatten(1, 2))
+            else:
+                results.append(_added_up(own, columns, weights).flatten(1, 2))
+        return torch.cat(results, 1)
+
+
+def _added_up(coefficients: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """The same as weights @ (coefficients * columns), column by column into a result that stays in the cache."""
+    counts = [round(count) for count in weights[1].tolist()]
+    shape = (len(columns), *coefficients.shape[1:3], columns.shape[-1])
+    by_count = columns.new_zeros(max(counts), *shape)
+    for q, count in enumerate(counts):
+        by_count[count - 1].addcmul_(coefficients[:, :, :, q], columns[:, :, :, q])
+    value = by_count.sum(0)
+    slope = sum(count * part for count, part in enumerate(by_count, 1))
+    return torch.stack([value, slope], 3)  # type: ignore[list-item]
+
+
 def _padded(features: Tensor) -> Tensor:
-    one = torch.ones_like(features[:1])
-    return torch.cat([features, one, torch.zeros_like(one)])
-
-
-def _columns(table: _Table, padded: Tensor) -> Tensor:
-    """Products of two features, (n + 2, m, C) -> (S, Q, m, C)."""
-    product = padded.index_select(0, table.column_a) * padded.index_select(0, table.column_b)
-    return product.view(table.shape[0], table.shape[2], *padded.shape[1:])
-
-
-def _by_order(table: _Table, padded: Tensor, coefficients: Tensor) -> list[Tensor]:
-    """V_{M,i} of pairs, of single features and of the constant, each (S R, m, C); coefficients (S, R, Q, m or 1, C)."""
-    columns = _columns(table, padded)[:, None]  # (S, 1, Q, m, C)
-    n_sectors, n_rows, n_columns = table.shape
-    if torch.is_grad_enabled() or n_rows * columns.numel() < SMALL:
-        product = coefficients * columns
-        return [part.sum(2).flatten(0, 1) for part in product.split(table.orders, 2)]
-    # Larger products are not written out: one column after the other is added to a result that stays in the cache.
-    result = columns.new_zeros(3, n_sectors, n_rows, *padded.shape[1:])
-    order = [nu for nu, n in enumerate(table.orders) for _ in range(n)]
-    for q in range(n_columns):
-        result[order[q]].addcmul_(coefficients[:, :, q], columns[:, :, q])
-    return list(result.flatten(1, 2).unbind())
+    one = torch.ones_like(features[:, :1])
+    return torch.cat([features, one, torch.zeros_like(one)], 1)
 
 
 class _Contract(torch.autograd.Function):
-    """The polynomials' values, and with them, from the same products, their gradients: ∂(A·A·A)/∂A = 3 A·A."""
+    """The polynomials' values, and with them, from the same products, their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, tables: Sequence[_Table], *coefficients: Tensor) -> Tensor:
-        ctx.tables, padded = tables, _padded(features)
-        results, slopes = [], []
-        for table, own in zip(tables, coefficients, strict=True):
-            cubic, square, linear = _by_order(table, padded, own)
-            value = cubic + square + linear
-            if ctx.needs_input_grad[0]:
-                slopes.append(value + 2.0 * cubic + square)
-            value *= padded.index_select(0, table.row_feature)
-            results.append(table.to_result @ value.flatten(1))
-        ctx.save_for_backward(features, *coefficients, *slopes)
-        result = results[0] if len(results) == 1 else torch.stack(results).sum(0)
-        return result.view(-1, *features.shape[1:])
+    def forward(ctx: Any, features: Tensor, tables: _Tables, *coefficients: Tensor) -> Tensor:
+        padded = _padded(features)
+        both = tables.contracted(padded, coefficients)
+        ctx.tables = tables
+        ctx.save_for_backward(features, both[:, :, 1], *coefficients)
+        return tables.to_result @ (both[:, :, 0] * padded.index_select(1, tables.row_feature))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        features, *rest = ctx.saved_tensors
-        n = len(ctx.tables)
-        coefficients, slopes = rest[:n], rest[n:]
-        padded, again = _padded(features), torch.is_grad_enabled()
-        to_features: list[Tensor] = []
-        to_coefficients: list[Tensor | None] = []
-        for k, (table, own) in enumerate(zip(ctx.tables, coefficients, strict=True)):
-            spread = grad.index_select(0, table.row_result)
-            if ctx.needs_input_grad[0]:
-                if again:
-                    cubic, square, linear = _by_order(table, padded, own)
-                    slope = 3.0 * cubic + 2.0 * square + linear
-                else:
-                    slope = slopes[k]
-                to_features.append(table.to_feature @ (spread * slope).flatten(1))
-            if ctx.needs_input_grad[2 + k]:
-                left = (spread * padded.index_select(0, table.row_feature)).view(*table.shape[:2], 1, *grad.shape[1:])
-                product = left * _columns(table, padded)[:, None]  # (S, R, Q, m, C)
-                to_coefficients.append(product if own.shape[3] > 1 else product.sum(3, keepdim=True))
-            else:
-                to_coefficients.append(None)
-        if not to_features:
-            return None, None, *to_coefficients
-        total = to_features[0] if n == 1 else torch.stack(to_features).sum(0)
-        return total.view_as(features), None, *to_coefficients
+        tables, (features, slope, *coefficients) = ctx.tables, ctx.saved_tensors
+        padded = _padded(features)
+        spread = grad.index_select(1, tables.row_result)  # (m, rows, C)
+        to_features, to_coefficients = None, [None] * len(coefficients)
+        if ctx.needs_input_grad[0]:
+            if torch.is_grad_enabled():  # to be differentiated again
+                slope = tables.contracted(padded, coefficients)[:, :, 1]
+            to_features = tables.to_feature @ (spread * slope)
+        if any(ctx.needs_input_grad[2:]):
+            rows = (spread * padded.index_select(1, tables.row_feature)).split([s * r for s, r, _ in tables.shapes], 1)
+            parts = zip(rows, tables.columns(padded), tables.shapes, strict=True)
+            products = [row.unflatten(1, (s, r, 1)) * columns for row, columns, (s, r, _) in parts]
+            pairs = zip(products, coefficients, strict=True)
+            to_coefficients = [p if len(own) > 1 else p.sum(0, keepdim=True) for p, own in pairs]
+        return to_features, None, *to_coefficients
 
 
 class SymmetricContraction(nn.Module):
@@ -230,12 +218,17 @@ class SymmetricContraction(nn.Module):
         bases = [symmetric_basis(l_max, l_out, order) for order in range(1, correlation + 1)]
         parts = [torch.randn(n_species, len(basis), channels) / max(1, len(basis)) for basis in bases]
         self.weight = nn.Parameter(torch.cat(parts, 1))
-        found = [_table(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
-        self._tables = [
-            _Table(*(Constant(value) if isinstance(value, Tensor) else value for value in table))  # type: ignore[arg-type]
-            for table in found
-            if table is not None
-        ]
+        found = [_block(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
+        blocks = [block for block in found if block is not None]
+        rows, columns = (torch.cat([getattr(b, name) for b in blocks]) for name in ("rows", "columns"))
+        n = (l_max + 1) ** 2
+        to_result = F.one_hot(rows[:, 0], 2 * l_out + 1) * (rows[:, 1:] < n)
+        to_feature = F.one_hot(rows[:, 1], n + 2)[:, :n]
+        fixed = (rows[:, 0], rows[:, 1], columns[:, 0], columns[:, 1], to_result.T.double(), to_feature.T.double())
+        self._fixed = [Constant(value.contiguous()) for value in fixed]
+        self._shapes = [block.shape for block in blocks]
+        self._weights = [Constant(block.weights) for block in blocks]
+        self._coefficients = [Constant(block.coefficients) for block in blocks]
 
     def forward(
         self,
@@ -243,21 +236,19 @@ class SymmetricContraction(nn.Module):
         species: Species,
     ) -> Tensor:  # (N, 2 l_out + 1, C)
         """The contraction of each atom's features with the weights of its species."""
-        weight = self.weight[species.present].transpose(0, 1)  # (η, Z, C)
-        tables = [
-            _Table(*(value.like(weight) if isinstance(value, Constant) else value for value in table))
-            for table in self._tables
-        ]
-        coefficients = [
-            (table.coefficients @ weight.flatten(1)).view(*table.shape, *weight.shape[1:]) for table in tables
-        ]
-        if len(features) <= FEW:  # each atom with its own coefficients, and no calls for each species
-            own = [block.index_select(3, species.place) for block in coefficients]
-            return _Contract.apply(features.transpose(0, 1), tables, *own).transpose(0, 1)
+        weight = self.weight[species.present]  # (Z, η, C)
+        fixed, weights = ([c.like(weight) for c in constants] for constants in (self._fixed, self._weights))
+        tables = _Tables(*fixed, self._shapes, weights)
+        coefficients = [constant.like(weight) @ weight for constant in self._coefficients]  # (Z, S R Q, C)
+        if len(features) <= FEW:  # each atom with its own coefficients: no calls for each species
+            own = [F.embedding(species.place, c.flatten(1)).view(-1, *c.shape[1:]) for c in coefficients]
+            return _Contract.apply(features, tables, *self._shaped(own))
         step = max(1, CHUNK.get(weight.device.type, 1 << 28) // weight.shape[2])
         results = []
-        for z, group in enumerate(species.split(features.transpose(0, 1).contiguous().transpose(0, 1))):
-            own = [block[:, :, :, z : z + 1] for block in coefficients]
-            parts = [_Contract.apply(part, tables, *own) for part in group.transpose(0, 1).split(step, 1)]
-            results.append(torch.cat(parts, 1).transpose(0, 1))
+        for z, group in enumerate(species.split(features)):
+            own = self._shaped([c[z : z + 1] for c in coefficients])
+            results.append(torch.cat([_Contract.apply(part, tables, *own) for part in group.split(step)]))
         return species.restored(results)
+
+    def _shaped(self, coefficients: Sequence[Tensor]) -> list[Tensor]:
+        return [c.unflatten(1, shape) for c, shape in zip(coefficients, self._shapes, strict=True)]
