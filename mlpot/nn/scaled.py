@@ -16,7 +16,6 @@ from mlpot.nn.species import Species
 
 # 1/√⟨silu(z)²⟩ over a normal z, as e3nn estimates it from samples; to its digits, so that weights carry over.
 SILU_SCALE = 1.6791767923989418
-SMALL = 1 << 19  # weights that are copied for each atom, in floating-point numbers
 
 
 class Mix(nn.Module):
@@ -73,6 +72,9 @@ class SpeciesMix(nn.Module):
     def forward(self, x: Tensor, species: Species) -> Tensor:
         """(N, m, C) -> (N, m, C)."""
         weight = self.weight[species.present] * self.scale  # (Z, C, C)
-        if len(x) * weight[0].numel() <= SMALL:  # each atom with its own weights: no calls for each species
-            return torch.bmm(x, F.embedding(species.place, weight.flatten(1)).view(-1, *weight.shape[1:]))
-        return species.restored([rows @ own for rows, own in zip(species.split(x), weight, strict=True)])
+        return species.restored(
+            [
+                torch.bmm(rows.flatten(1, 2), weight[group.species]).view_as(rows)
+                for group, rows in zip(species.groups, species.split(x), strict=True)
+            ]
+        )

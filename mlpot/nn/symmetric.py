@@ -23,10 +23,6 @@ from mlpot.nn.species import Species
 
 Array = NDArray[np.float64]
 
-CHUNK = {"cpu": 1 << 13}  # numbers of one feature that are worked on at once, atoms times channels
-SMALL = 1 << 18  # products of fewer numbers are written out
-FEW = 64  # atoms that are worked on without being sorted by species
-
 
 @functools.cache
 def symmetric_basis(l_max: int, l_out: int, order: int) -> Array:
@@ -86,53 +82,42 @@ def _reflections(l_max: int) -> Array:
     return torch.stack(odd, 1).numpy().astype(np.float64)
 
 
-class _Block(NamedTuple):
-    """S sectors of a contraction side by side, padded to the same R rows and Q columns.
+class _Sector(NamedTuple):
+    """What changes sign in one way under the reflections of x, y and z: R rows and Q columns that meet nowhere else.
 
-    A sector is what changes sign in one way under the reflections of x, y and z. Row (M, i) and column (j, l) meet only
-    in one sector, so that small blocks stand for a large matrix of zeros. Index n is the constant 1, n + 1 is 0.
+    A row is (M, i), a column (j, l), or (j, n) for a single feature and (n, n) for none; n is the constant 1.
     """
 
-    shape: tuple[int, int, int]  # S, R, Q
-    rows: Tensor  # (S R, 2): M and i
-    columns: Tensor  # (S Q, 2): j and l; for a single feature j and the constant
-    coefficients: Tensor  # (S R Q, η), of V_{M,i} = Σ columns; the polynomial is Σ_i A_i V_{M,i}
-    weights: Tensor  # (2, Q): how often a column counts for the value, 1, and for the gradient: ∂(A·A·A)/∂A = 3 A·A
+    rows: list[tuple[int, int]]
+    columns: list[tuple[int, int]]
+    coefficients: Array  # (2 R, Q, η) of V_{M,i} = Σ columns, where Σ_i A_i V_{M,i} is the polynomial, then of ∂/∂A_i
 
 
-def _block(sectors: Sequence[int], l_max: int, l_out: int, bases: Sequence[Array]) -> _Block | None:
+def _sectors(l_max: int, l_out: int, bases: Sequence[Array]) -> list[_Sector]:
     sign = (_reflections(max(l_max, l_out)) @ [1, 2, 4]).astype(int)
     n, order, result = (l_max + 1) ** 2, len(bases), sign[l_out**2 : (l_out + 1) ** 2]
-    rows = [[(m, i) for m, own in enumerate(result) for i in range(n) if sign[i] ^ own == s] for s in sectors]
-    pairs = [[(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == s] for s in sectors]
-    singles = [[(j, n) for j in range(n) if sign[j] == s] for s in sectors]
-    kinds = [([[(n, n)] if s == 0 else [] for s in sectors]), singles, pairs][:order]  # of degree 0, 1, 2
-    widths = [max(map(len, kind)) for kind in kinds]
-    shape = (len(sectors), max(map(len, rows)), sum(widths))
-    if not all(shape):
-        return None
-    columns, first = np.full((shape[0], shape[2], 2), n + 1), np.cumsum([0, *map(len, bases)])
-    coefficients = np.zeros((*shape, first[-1]))
-    for s, degree in itertools.product(range(len(sectors)), range(order)):
-        for q, column in enumerate(kinds[degree][s], sum(widths[:degree])):
-            columns[s, q] = column
+    first, found = np.cumsum([0, *map(len, bases)]), []
+    for sector in range(8):
+        rows = [(m, i) for m, own in enumerate(result) for i in range(n) if sign[i] ^ own == sector]
+        pairs = [(j, k) for j in range(n) for k in range(j, n) if sign[j] ^ sign[k] == sector]
+        singles = [(j, n) for j in range(n) if sign[j] == sector]
+        kinds = [[(n, n)] if sector == 0 else [], singles, pairs][:order]  # of degree 0, 1, 2
+        columns = [(degree, column) for degree, kind in enumerate(kinds) for column in kind]
+        if not rows or not columns:
+            continue
+        value = np.zeros((len(rows), len(columns), first[-1]))
+        for (r, (m, i)), (q, (degree, column)) in itertools.product(enumerate(rows), enumerate(columns)):
             times = 2.0 if degree == 2 and column[0] != column[1] else 1.0
-            for r, (m, i) in enumerate(rows[s]):
-                own = bases[degree][(slice(None), m, i, *column[:degree])]
-                coefficients[s, r, q, first[degree] : first[degree + 1]] = times * own
-    padded = [[*own, *[(0, n + 1)] * (shape[1] - len(own))] for own in rows]
-    counts = [degree + 1.0 for degree, width in enumerate(widths) for _ in range(width)]
-    return _Block(
-        shape,
-        torch.tensor(padded).view(-1, 2),
-        torch.from_numpy(columns).view(-1, 2),
-        torch.from_numpy(coefficients).flatten(0, 2),
-        torch.tensor([[1.0] * len(counts), counts], dtype=torch.float64),
-    )
+            own = bases[degree][(slice(None), m, i, *column[:degree])]
+            value[r, q, first[degree] : first[degree + 1]] = times * own
+        # ∂(A·A·A)/∂A = 3 A·A, and so on.
+        slope = value * np.array([degree + 1.0 for degree, _ in columns])[None, :, None]
+        found.append(_Sector(rows, [column for _, column in columns], np.concatenate([value, slope])))
+    return found
 
 
 class _Tables(NamedTuple):
-    """What the blocks of a contraction have in common, and their shapes and weights."""
+    """The rows and columns of all sectors, one sector after the other."""
 
     row_result: Tensor  # (rows,), M
     row_feature: Tensor  # (rows,), i
@@ -140,41 +125,23 @@ class _Tables(NamedTuple):
     column_b: Tensor  # (columns,), l
     to_result: Tensor  # (2 l_out + 1, rows), adds up the rows of each M
     to_feature: Tensor  # (n, rows), adds up the rows of each i
-    shapes: list[tuple[int, int, int]]
-    weights: list[Tensor]
+    shapes: list[tuple[int, int]]  # R, Q
 
     def columns(self, padded: Tensor) -> list[Tensor]:
-        """Products of two features, (m, n + 2, C) -> (m, S, 1, Q, C) of each block."""
-        product = padded.index_select(1, self.column_a) * padded.index_select(1, self.column_b)
-        parts = product.split([shape[0] * shape[2] for shape in self.shapes], 1)
-        return [part.unflatten(1, (shape[0], 1, shape[2])) for part, shape in zip(parts, self.shapes, strict=True)]
+        """Products of two features, (n + 1, B, m) -> (B, Q, m) for each sector."""
+        product = padded.index_select(0, self.column_a) * padded.index_select(0, self.column_b)
+        return [part.transpose(0, 1) for part in product.split([q for _, q in self.shapes])]
 
-    def contracted(self, padded: Tensor, coefficients: Sequence[Tensor]) -> Tensor:
-        """V_{M,i} for the value and for the gradient, (m, rows, 2, C); coefficients (m or 1, S, R, Q, C) of each block."""
-        results = []
-        for columns, own, weights in zip(self.columns(padded), coefficients, self.weights, strict=True):
-            if torch.is_grad_enabled() or own.shape[2] * columns.numel() < SMALL:
-                results.append((weights @ (own * columns)).flatten(1, 2))
-            else:
-                results.append(_added_up(own, columns, weights).flatten(1, 2))
-        return torch.cat(results, 1)
-
-
-def _added_up(coefficients: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
-    """The same as weights @ (coefficients * columns), column by column into a result that stays in the cache."""
-    counts = [round(count) for count in weights[1].tolist()]
-    shape = (len(columns), *coefficients.shape[1:3], columns.shape[-1])
-    by_count = columns.new_zeros(max(counts), *shape)
-    for q, count in enumerate(counts):
-        by_count[count - 1].addcmul_(coefficients[:, :, :, q], columns[:, :, :, q])
-    value = by_count.sum(0)
-    slope = sum(count * part for count, part in enumerate(by_count, 1))
-    return torch.stack([value, slope], 3)  # type: ignore[list-item]
+    def contracted(self, padded: Tensor, coefficients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """V_{M,i} and ∂/∂A_i, each (rows, B, m); coefficients (B, 2 R, Q) for each sector."""
+        products = [torch.bmm(own, part) for own, part in zip(coefficients, self.columns(padded), strict=True)]
+        halves = [product.chunk(2, 1) for product in products]
+        value, slope = (torch.cat([half[k] for half in halves], 1).transpose(0, 1) for k in (0, 1))
+        return value, slope
 
 
 def _padded(features: Tensor) -> Tensor:
-    one = torch.ones_like(features[:, :1])
-    return torch.cat([features, one, torch.zeros_like(one)], 1)
+    return torch.cat([features, torch.ones_like(features[:1])])
 
 
 class _Contract(torch.autograd.Function):
@@ -183,27 +150,26 @@ class _Contract(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, tables: _Tables, *coefficients: Tensor) -> Tensor:
         padded = _padded(features)
-        both = tables.contracted(padded, coefficients)
+        value, slope = tables.contracted(padded, coefficients)
         ctx.tables = tables
-        ctx.save_for_backward(features, both[:, :, 1], *coefficients)
-        return tables.to_result @ (both[:, :, 0] * padded.index_select(1, tables.row_feature))
+        ctx.save_for_backward(features, slope, *coefficients)
+        rows = value * padded.index_select(0, tables.row_feature)
+        return (tables.to_result @ rows.flatten(1)).view(-1, *features.shape[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         tables, (features, slope, *coefficients) = ctx.tables, ctx.saved_tensors
         padded = _padded(features)
-        spread = grad.index_select(1, tables.row_result)  # (m, rows, C)
+        spread = grad.index_select(0, tables.row_result)  # (rows, B, m)
         to_features, to_coefficients = None, [None] * len(coefficients)
         if ctx.needs_input_grad[0]:
             if torch.is_grad_enabled():  # to be differentiated again
-                slope = tables.contracted(padded, coefficients)[:, :, 1]
-            to_features = tables.to_feature @ (spread * slope)
+                slope = tables.contracted(padded, coefficients)[1]
+            to_features = (tables.to_feature @ (spread * slope).flatten(1)).view_as(features)
         if any(ctx.needs_input_grad[2:]):
-            rows = (spread * padded.index_select(1, tables.row_feature)).split([s * r for s, r, _ in tables.shapes], 1)
-            parts = zip(rows, tables.columns(padded), tables.shapes, strict=True)
-            products = [row.unflatten(1, (s, r, 1)) * columns for row, columns, (s, r, _) in parts]
-            pairs = zip(products, coefficients, strict=True)
-            to_coefficients = [p if len(own) > 1 else p.sum(0, keepdim=True) for p, own in pairs]
+            rows = (spread * padded.index_select(0, tables.row_feature)).split([r for r, _ in tables.shapes])
+            products = [torch.bmm(a.transpose(0, 1), b.mT) for a, b in zip(rows, tables.columns(padded), strict=True)]
+            to_coefficients = [torch.cat([product, torch.zeros_like(product)], 1) for product in products]
         return to_features, None, *to_coefficients
 
 
@@ -218,17 +184,13 @@ class SymmetricContraction(nn.Module):
         bases = [symmetric_basis(l_max, l_out, order) for order in range(1, correlation + 1)]
         parts = [torch.randn(n_species, len(basis), channels) / max(1, len(basis)) for basis in bases]
         self.weight = nn.Parameter(torch.cat(parts, 1))
-        found = [_block(sectors, l_max, l_out, bases) for sectors in ((0,), (1, 2, 4), (3, 5, 6), (7,))]
-        blocks = [block for block in found if block is not None]
-        rows, columns = (torch.cat([getattr(b, name) for b in blocks]) for name in ("rows", "columns"))
-        n = (l_max + 1) ** 2
-        to_result = F.one_hot(rows[:, 0], 2 * l_out + 1) * (rows[:, 1:] < n)
-        to_feature = F.one_hot(rows[:, 1], n + 2)[:, :n]
-        fixed = (rows[:, 0], rows[:, 1], columns[:, 0], columns[:, 1], to_result.T.double(), to_feature.T.double())
-        self._fixed = [Constant(value.contiguous()) for value in fixed]
-        self._shapes = [block.shape for block in blocks]
-        self._weights = [Constant(block.weights) for block in blocks]
-        self._coefficients = [Constant(block.coefficients) for block in blocks]
+        sectors = _sectors(l_max, l_out, bases)
+        rows, columns = (torch.tensor([x for s in sectors for x in s[k]]).T.contiguous() for k in (0, 1))
+        to_result, to_feature = F.one_hot(rows[0], 2 * l_out + 1).T, F.one_hot(rows[1], (l_max + 1) ** 2).T
+        self._shapes = [(len(sector.rows), len(sector.columns)) for sector in sectors]
+        self._fixed = [Constant(x) for x in (*rows, *columns, to_result.double(), to_feature.double())]
+        coefficients = np.concatenate([sector.coefficients.reshape(-1, sum(map(len, bases))) for sector in sectors])
+        self._coefficients = Constant(torch.from_numpy(coefficients))  # (Σ 2 R Q, η)
 
     def forward(
         self,
@@ -236,19 +198,14 @@ class SymmetricContraction(nn.Module):
         species: Species,
     ) -> Tensor:  # (N, 2 l_out + 1, C)
         """The contraction of each atom's features with the weights of its species."""
-        weight = self.weight[species.present]  # (Z, η, C)
-        fixed, weights = ([c.like(weight) for c in constants] for constants in (self._fixed, self._weights))
-        tables = _Tables(*fixed, self._shapes, weights)
-        coefficients = [constant.like(weight) @ weight for constant in self._coefficients]  # (Z, S R Q, C)
-        if len(features) <= FEW:  # each atom with its own coefficients: no calls for each species
-            own = [F.embedding(species.place, c.flatten(1)).view(-1, *c.shape[1:]) for c in coefficients]
-            return _Contract.apply(features, tables, *self._shaped(own))
-        step = max(1, CHUNK.get(weight.device.type, 1 << 28) // weight.shape[2])
+        weight = self.weight[species.present].mT  # (Z, C, η)
+        tables = _Tables(*(constant.like(weight) for constant in self._fixed), self._shapes)
+        flat = (weight @ self._coefficients.like(weight).T).split([2 * r * q for r, q in self._shapes], 2)
         results = []
-        for z, group in enumerate(species.split(features)):
-            own = self._shaped([c[z : z + 1] for c in coefficients])
-            results.append(torch.cat([_Contract.apply(part, tables, *own) for part in group.split(step)]))
+        for group, rows in zip(species.groups, species.split(features), strict=True):
+            n, width, n_features, channels = rows.shape
+            own = [c[group.species].reshape(n * channels, 2 * r, q) for c, (r, q) in zip(flat, self._shapes, strict=True)]
+            across = rows.permute(2, 0, 3, 1).reshape(n_features, n * channels, width)
+            result = _Contract.apply(across, tables, *own).view(-1, n, channels, width)
+            results.append(result.permute(1, 3, 0, 2))
         return species.restored(results)
-
-    def _shaped(self, coefficients: Sequence[Tensor]) -> list[Tensor]:
-        return [c.unflatten(1, shape) for c, shape in zip(coefficients, self._shapes, strict=True)]

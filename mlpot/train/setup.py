@@ -21,12 +21,14 @@ from mlpot.data.options import ReadOptions
 from mlpot.data.split import Split, is_isolated_atom, load_split, size_of, split
 from mlpot.data.store import is_store
 from mlpot.errors import PhysicsWarning, UserError
+from mlpot.neighbors import neighbor_list
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
-from mlpot.train.config import Config, DataConfig, LossConfig
+from mlpot.train.config import Config, DataConfig, LossConfig, ModelConfig
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
+NEIGHBOR_FRAMES = 50  # frames whose neighbours are counted
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def prepare(config: Config) -> Prepared:
         shown = ", ".join(f"{SYMBOLS[z]} {e:.4f}" for z, e in references.energies.items())
         notes.append(f"reference energies ({references.origin}), eV: {shown}")
     config, chosen_notes = with_defaults(config, train)
+    config, model_notes = from_data(config, train, frames)
+    chosen_notes += model_notes
     potential, scale = _potential(config, train, frames, references)
     notes += [*chosen_notes, f"scale of the network's energies: {scale:.4g} eV (from the spread of the labels)"]
     return Prepared(config, train, valid, test, chosen, references, potential, tuple(notes))
@@ -187,6 +191,24 @@ def _present_terms(terms: LossConfig, train: Dataset) -> tuple[LossConfig, list[
         changes[label] = term.model_copy(update={"weight": 0.0})
         notes.append(f"loss: no training frame has {label}, so its term is left out")
     return terms.model_copy(update=changes), notes
+
+
+def from_data(config: Config, train: Dataset, frames: list[Frame]) -> tuple[Config, list[str]]:
+    """The settings with what a model wants to know of its data: `elements` and `average_neighbors`, if it has them."""
+    schema, settings = models.config_class(config.model.name), config.model.settings
+    found: dict[str, object] = {}
+    if "elements" in schema.model_fields and settings.get("elements") is None:
+        found["elements"] = list(train.elements)
+    if "average_neighbors" in schema.model_fields and "average_neighbors" not in settings:
+        cutoff = float(settings.get("cutoff", schema.model_fields["cutoff"].default))
+        some = frames[:: max(1, len(frames) // NEIGHBOR_FRAMES)]
+        n_edges = sum(neighbor_list(frame.structure, cutoff)[0].shape[1] for frame in some)
+        found["average_neighbors"] = round(max(1.0, n_edges / sum(len(frame.structure) for frame in some)), 3)
+    notes = []
+    if "average_neighbors" in found:
+        notes.append(f"average_neighbors: {found['average_neighbors']} within {cutoff:g} Å")
+    model = ModelConfig(**{**config.model.model_dump(), **found})
+    return config.model_copy(update={"model": model}), notes
 
 
 def _potential(
