@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlpot.calculator import Calculator as Calculator
-    from mlpot.pretrained import load as load
     from mlpot.checkpoint import save as save
     from mlpot.graph import AtomsGraph as AtomsGraph
     from mlpot.potential import Potential as Potential
     from mlpot.potential import Prediction as Prediction
     from mlpot.potential import predict as predict
+    from mlpot.pretrained import load as load
 
 __version__ = "0.1.0"
 

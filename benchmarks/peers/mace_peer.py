@@ -11,6 +11,8 @@ It first writes FOLDER/SHAPE.model for the shapes below, with random weights, as
     train SHAPE NAME BATCH REPEATS   training step: zero_grad, forward, loss, backward, Adam; batch prepared
 """
 
+# ruff: noqa: E402 (the settings come before the imports that they are for)
+
 from __future__ import annotations
 
 import argparse

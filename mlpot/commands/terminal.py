@@ -18,7 +18,10 @@ from mlpot.errors import UserError
 if TYPE_CHECKING:
     from mlpot.potential import Potential
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="a .mlpot file, the folder of a training run, or a model file of mace-torch")]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="a .mlpot file, the folder of a training run, or a model file of mace-torch"),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:0 or auto")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32 or float64; by default that of the model")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]

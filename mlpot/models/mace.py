@@ -28,7 +28,7 @@ MANY = 8
 
 
 class Config(BaseModel):
-    """Settings of MACE. `elements` and `average_neighbors` are taken from the training data where they are not given."""
+    """Settings of MACE. Training takes `elements` and `average_neighbors` from its data where they are not given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -204,7 +204,7 @@ class MACE(Potential):
         self.basis = SincBasis(config.n_basis, config.cutoff)
         self.embedding = nn.Parameter(torch.randn(n_species, channels))
         self.blocks = nn.ModuleList(Block(config, number) for number in range(config.n_interactions))
-        self.width = max(block.interaction.width for block in self.blocks)
+        self.width = max(block.interaction.width for block in self._blocks())
         if config.elements is not None:
             self.restrict_to(config.elements)
 
@@ -212,7 +212,8 @@ class MACE(Potential):
         """(N,) eV."""
         species = Species.of(graph, self.index, str(self.config.elements))
         geometry = self._geometry(graph)
-        first, *others = self.blocks
+        first, *others = self._blocks()
+        assert isinstance(first.interaction, FirstInteraction)
         embedding = self.embedding[species.present] * len(self.embedding) ** -0.5  # (Z, C)
         features = [F.embedding(species.place, embedding)[:, None]]  # [(N, 1, C)]
         features, energies = first(features, first.interaction.of_species(embedding, geometry, species), species)
@@ -220,6 +221,9 @@ class MACE(Potential):
             features, energy = block(features, block.interaction(features, geometry), species)
             energies = energies + energy
         return energies
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def _geometry(self, graph: AtomsGraph) -> Geometry:
         edges, around = PairEdges.of(graph), Neighborhoods.of(graph, self.width)

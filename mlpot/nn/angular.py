@@ -67,7 +67,7 @@ class Path(NamedTuple):
 
 
 def paths(l_in: int, l_edge: int, l_out: int) -> list[Path]:
-    """All couplings of degrees up to these that keep natural parity (-1)^l, ordered by l_out, then l_in, then l_edge."""
+    """All couplings of degrees up to these of natural parity (-1)^l, ordered by l_out, then l_in, then l_edge."""
     return [
         Path(a, b, c)
         for c in range(l_out + 1)

@@ -275,7 +275,9 @@ def neighbor_sum(
     around: Neighborhoods,
 ) -> Tensor:  # (N, M, Q)
     """Σ_j harmonics ⊗ basis over each atom's neighbours. Differentiable to any order."""
-    sizes = [chunk.n * chunk.width for chunk in around.chunks]  # split, since a slice's gradient is as long as the whole
+    sizes = [
+        chunk.n * chunk.width for chunk in around.chunks
+    ]  # split, since a slice's gradient is as long as the whole
     parts = zip(around.chunks, harmonics.split(sizes), gather(basis, around.pairs).split(sizes), strict=True)
     sums = [torch.bmm(y.view(chunk.n, chunk.width, -1).mT, u.view(chunk.n, chunk.width, -1)) for chunk, y, u in parts]
     alone = len(around.order) - sum(chunk.n for chunk in around.chunks)

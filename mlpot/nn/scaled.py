@@ -54,7 +54,7 @@ class ScaledNetwork(nn.Module):
     @property
     def matrix(self) -> Tensor:
         """The last layer's, (last width but one, outputs)."""
-        return self.layers[-1].matrix  # type: ignore[union-attr, return-value]
+        return self.layers[-1].matrix  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from mlpot.graph import AtomsGraph
 from mlpot.nn.segment import Ends, gather
 
-
 # Species are worked on together, padded to the most numerous, while that makes no more rows than this.
 SMALL = 256
 
@@ -56,7 +55,7 @@ class Species:
         self._atoms = Ends(slot, order, first)
 
     def split(self, values: Tensor) -> Sequence[Tensor]:
-        """The rows (N, ...) of each group, (n, width, ...). Padding holds the first atom's rows; nothing comes of it."""
+        """The rows (N, ...) of each group, (n, width, ...). Padding holds the first atom's; nothing comes of it."""
         rows = gather(values.flatten(1), self._slots).split(self._sizes)
         return [row.view(g.n, g.width, *values.shape[1:]) for row, g in zip(rows, self.groups, strict=True)]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpot.nn.angular import coupling
+from mlpot.nn.angular import SphericalHarmonics, coupling
 from mlpot.nn.constant import Constant
 from mlpot.nn.species import Species
 
@@ -72,13 +72,11 @@ def _products(l_max: int, order: int) -> dict[tuple[int, int], list[Array]]:
 @functools.cache
 def _reflections(l_max: int) -> Array:
     """(n, 3): 1 where a component changes its sign as x, y or z does, else 0. Each real harmonic has definite signs."""
-    from e3nn.o3 import spherical_harmonics
-
-    torch_random = torch.Generator().manual_seed(0)
-    point = torch.randn(3, generator=torch_random, dtype=torch.float64)
-    degrees = list(range(l_max + 1))
-    here = spherical_harmonics(degrees, point, normalize=True)
-    odd = [spherical_harmonics(degrees, point * flip, normalize=True) / here < 0 for flip in 1 - 2 * torch.eye(3)]
+    random = torch.Generator().manual_seed(0)
+    point = F.normalize(torch.randn(1, 3, generator=random, dtype=torch.float64))
+    harmonics = SphericalHarmonics(l_max)
+    flips = 1 - 2 * torch.eye(3, dtype=torch.float64)
+    odd = [harmonics(point * flip)[0] * harmonics(point)[0] < 0 for flip in flips]
     return torch.stack(odd, 1).numpy().astype(np.float64)
 
 
@@ -108,7 +106,8 @@ def _sectors(l_max: int, l_out: int, bases: Sequence[Array]) -> list[_Sector]:
         value = np.zeros((len(rows), len(columns), first[-1]))
         for (r, (m, i)), (q, (degree, column)) in itertools.product(enumerate(rows), enumerate(columns)):
             times = 2.0 if degree == 2 and column[0] != column[1] else 1.0
-            own = bases[degree][(slice(None), m, i, *column[:degree])]
+            inside: Any = (slice(None), m, i, *column[:degree])
+            own = bases[degree][inside]
             value[r, q, first[degree] : first[degree + 1]] = times * own
         # ∂(A·A·A)/∂A = 3 A·A, and so on.
         slope = value * np.array([degree + 1.0 for degree, _ in columns])[None, :, None]
@@ -161,7 +160,8 @@ class _Contract(torch.autograd.Function):
         tables, (features, slope, *coefficients) = ctx.tables, ctx.saved_tensors
         padded = _padded(features)
         spread = grad.index_select(0, tables.row_result)  # (rows, B, m)
-        to_features, to_coefficients = None, [None] * len(coefficients)
+        to_features: Tensor | None = None
+        to_coefficients: list[Tensor | None] = [None] * len(coefficients)
         if ctx.needs_input_grad[0]:
             if torch.is_grad_enabled():  # to be differentiated again
                 slope = tables.contracted(padded, coefficients)[1]
@@ -199,12 +199,15 @@ class SymmetricContraction(nn.Module):
     ) -> Tensor:  # (N, 2 l_out + 1, C)
         """The contraction of each atom's features with the weights of its species."""
         weight = self.weight[species.present].mT  # (Z, C, η)
-        tables = _Tables(*(constant.like(weight) for constant in self._fixed), self._shapes)
+        fixed = [constant.like(weight) for constant in self._fixed]
+        tables = _Tables._make([*fixed, self._shapes])
         flat = (weight @ self._coefficients.like(weight).T).split([2 * r * q for r, q in self._shapes], 2)
         results = []
         for group, rows in zip(species.groups, species.split(features), strict=True):
             n, width, n_features, channels = rows.shape
-            own = [c[group.species].reshape(n * channels, 2 * r, q) for c, (r, q) in zip(flat, self._shapes, strict=True)]
+            own = [
+                c[group.species].reshape(n * channels, 2 * r, q) for c, (r, q) in zip(flat, self._shapes, strict=True)
+            ]
             across = rows.permute(2, 0, 3, 1).reshape(n_features, n * channels, width)
             result = _Contract.apply(across, tables, *own).view(-1, n, channels, width)
             results.append(result.permute(1, 3, 0, 2))

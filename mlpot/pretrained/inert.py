@@ -37,10 +37,12 @@ class Inert:
 
     kind = ""
 
-    def __init__(self, *args: Any, **_: Any) -> None:
-        self.args, self.state, self.items = args, {}, []
+    args: tuple[Any, ...]
+    state: dict[Any, Any]
+    items: list[Any]
 
     def __new__(cls, *args: Any, **_: Any) -> Inert:
+        """Called by the pickle, with or without __init__ after it."""
         made = super().__new__(cls)
         made.args, made.state, made.items = args, {}, []
         return made

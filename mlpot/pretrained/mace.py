@@ -13,8 +13,8 @@ from torch import Tensor
 from mlpot import models
 from mlpot.compose import ReferenceEnergies, Scaled, Sum
 from mlpot.errors import UserError
-from mlpot.models.mace import MACE
-from mlpot.nn.scaled import SILU_SCALE
+from mlpot.models.mace import MACE, Block
+from mlpot.nn.scaled import SILU_SCALE, Mix
 from mlpot.nn.symmetric import symmetric_basis
 from mlpot.potential import Potential
 from mlpot.pretrained.inert import Inert, read
@@ -66,7 +66,9 @@ def _converted(root: Any, path: str) -> Potential:
     _require(path, root, _MODELS, "class")
     heads = root.get("heads") or ["Default"]
     if len(heads) > 1:
-        raise UserError(f"{path}: it has several heads ({', '.join(map(str, heads))}); only files of one head are read.")
+        raise UserError(
+            f"{path}: it has several heads ({', '.join(map(str, heads))}); only files of one head are read."
+        )
     for name, value in _PLAIN.items():
         if (found := root.get(name)) is not None and bool(found) != value:
             raise UserError(f"{path}: {name}={found} is not read, only {value}.")
@@ -159,8 +161,7 @@ def _degrees(weight: Tensor, channels: int, path: str) -> int:
 
 def _fill(network: MACE, root: Inert) -> None:
     """Copy the parameters; each has its normalisation from e3nn, so the numbers stay as they are."""
-    n, channels = network.embedding.shape
-    given = dict(_parameters(network, root, n, channels))
+    given = dict(parameters(network, root))
     missing = set(dict(network.named_parameters())) - set(given)
     if missing:
         raise KeyError(", ".join(sorted(missing)))
@@ -169,7 +170,9 @@ def _fill(network: MACE, root: Inert) -> None:
             parameter.copy_(given[name].reshape(parameter.shape))
 
 
-def _parameters(network: MACE, root: Inert, n: int, channels: int) -> Iterator[tuple[str, Tensor]]:
+def parameters(network: MACE, root: Inert, products: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Our names and their weights, in our order of elements; `products` takes in those of the contractions."""
+    n, channels = network.embedding.shape
     yield "embedding", root.at("node_embedding.linear.weight")
     for k, block in enumerate(network.blocks):
         theirs, ours = root.at(f"interactions.{k}"), f"blocks.{k}"
@@ -177,7 +180,8 @@ def _parameters(network: MACE, root: Inert, n: int, channels: int) -> Iterator[t
             yield f"{ours}.interaction.up.{degree}.weight", weight
         for layer, network_layer in enumerate(theirs.at("conv_tp_weights").children()):
             yield f"{ours}.interaction.radial.layers.{layer}.weight", network_layer.at("weight")
-        mixes = [mix.weight.shape[0] * channels for mix in block.interaction.mix]
+        assert isinstance(block, Block)
+        mixes = [mix.weight.numel() for mix in block.interaction.mix if isinstance(mix, Mix)]
         for degree, weight in enumerate(theirs.at("linear.weight").split(mixes)):
             yield f"{ours}.interaction.mix.{degree}.weight", weight
         if (density := theirs.get("density_fn")) is not None:
@@ -187,7 +191,8 @@ def _parameters(network: MACE, root: Inert, n: int, channels: int) -> Iterator[t
         product = root.at(f"products.{k}")
         for degree, weight in enumerate(product.at("linear.weight").view(-1, channels, channels)):
             yield f"{ours}.product.mix.{degree}.weight", weight
-        for degree, contraction in enumerate(product.at("symmetric_contractions.contractions").children()):
+        contractions = product.at("symmetric_contractions.contractions").children() if products else ()
+        for degree, contraction in enumerate(contractions):
             weight = _reduced(contraction, network.config.l_max, degree, network.config.correlation)
             yield f"{ours}.product.contractions.{degree}.weight", weight
         readout = root.at(f"readouts.{k}")

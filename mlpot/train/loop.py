@@ -98,7 +98,11 @@ class Trainer:
         self.device = next(potential.parameters()).device
         self.parameters = [p for p in potential.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay, amsgrad=True, fused=True
+            self.parameters,
+            lr=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            amsgrad=True,
+            fused=True,
         )
         decay = self.settings.ema
         self._average = Average(potential, decay) if decay else None
