@@ -168,8 +168,9 @@ def _gradients(
     rows: tuple[Tensor, list[Tensor]] | None = None
     if torch.is_grad_enabled():
         rows = (gather(basis, around.pairs), [gather(h.flatten(1), around.sources) for h in features])
-    to_basis, to_weight = _Collected(), _Collected()
-    to_harmonics, to_features = [_Collected() for _ in paths], [_Collected() for _ in features]
+    to_basis, to_weight = _Summed(basis, around.pairs), _Collected()
+    to_harmonics = [_Collected() for _ in paths]
+    to_features = [_Summed(h.flatten(1), around.sources) for h in features]
     for number, chunk in enumerate(around.chunks):
         near, sent = _gathered(around, basis, features, chunk, rows)
         own_basis, own_weight, own_features = _Total(), [], [_Total() for _ in features]
@@ -190,20 +191,17 @@ def _gradients(
             if wanted.features:
                 own_features[path.l_in].add_scaled(back, kernel[:, None])
         if wanted.basis:
-            to_basis.add(own_basis.value())
+            to_basis.add(own_basis.value(), chunk.slots)
         if wanted.weight:
             to_weight.add(torch.stack(own_weight))
         if wanted.features:
             for part, total in zip(to_features, own_features, strict=True):
-                part.add(total.value().flatten(1))
+                part.add(total.value().flatten(1), chunk.slots)
     return [
-        bag(to_basis.rows(basis), around.pairs) if wanted.basis else None,
+        to_basis.value() if wanted.basis else None,
         to_weight.sum(weight) if wanted.weight else None,
         *(part.rows(z) if wanted.harmonics else None for part, z in zip(to_harmonics, harmonics, strict=True)),
-        *(
-            bag(part.rows(h.flatten(1)), around.sources).view_as(h) if wanted.features else None
-            for part, h in zip(to_features, features, strict=True)
-        ),
+        *(part.value().view_as(h) if wanted.features else None for part, h in zip(to_features, features, strict=True)),
     ]
 
 
@@ -221,6 +219,23 @@ class _Collected:
 
     def sum(self, like: Tensor) -> Tensor:
         return torch.stack(self._parts).sum(0) if self._parts else torch.zeros_like(like)
+
+
+class _Summed:
+    """Rows of slots, added up by what they belong to: at once, or in the end where that is to be differentiated."""
+
+    def __init__(self, like: Tensor, ends: Ends) -> None:
+        self._like, self._ends, self._later = like, ends, _Collected()
+        self._now = None if torch.is_grad_enabled() else torch.zeros_like(like)
+
+    def add(self, rows: Tensor, slots: slice) -> None:
+        if self._now is None:
+            self._later.add(rows)
+        else:
+            self._now.index_add_(0, self._ends.atom[slots], rows)  # padding adds zeros to the first
+
+    def value(self) -> Tensor:
+        return bag(self._later.rows(self._like), self._ends) if self._now is None else self._now
 
 
 class _Total:
