@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlpot.data.loader import Batch, Loader, plan_batches
-from mlpot.errors import UserError
+from mlpot.errors import PhysicsWarning, UserError
 from mlpot.potential import Potential, Prediction, predict
 from mlpot.train import failures
 from mlpot.train.config import Config
@@ -23,6 +24,8 @@ from mlpot.train.distributed import World
 from mlpot.train.loss import TERMS, Term, denominators, loss
 from mlpot.train.metrics import ErrorTable
 from mlpot.train.schedule import Plateau, learning_rate, weights
+
+APART = 5.0  # a validation loss this many times the best is no fluctuation
 
 
 @dataclass
@@ -113,6 +116,7 @@ class Trainer:
         self._sums = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
         self._counts = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
         self.last_row: dict[str, Any] = {}
+        self._said_apart = False
 
     @property
     def averaged(self) -> Potential:
@@ -256,6 +260,15 @@ class Trainer:
             better = value < progress.best
             if better:
                 progress.best, progress.best_epoch = value, progress.epoch
+            elif value > APART * progress.best and not self._said_apart:
+                self._said_apart = True
+                warnings.warn(
+                    f"epoch {progress.epoch}: the validation loss is {value:.3g}, {value / progress.best:.0f} times "
+                    f"its best ({progress.best:.3g}, epoch {progress.best_epoch}): the run has come apart. best.mlpot is "
+                    f"kept; start again with a learning_rate below {self.settings.learning_rate:g}.",
+                    PhysicsWarning,
+                    stacklevel=2,
+                )
             self.plateau.saw(value)
             row["valid_loss"] = value
             summary = table.summary()

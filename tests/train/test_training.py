@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import ase.io
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import mlpot
 from mlpot import checkpoint
 from mlpot.data.opening import open_dataset
 from mlpot.data.store import frames_of, write_store
 from mlpot.errors import UserError
+from mlpot.models.mace import MACE
+from mlpot.neighbors import neighbor_list
 from mlpot.train.config import apply_overrides, resolve
 from mlpot.train.run import Finished, Run, train
 
@@ -321,3 +325,28 @@ def test_what_the_command_line_refuses(clusters: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "thing").write_text("x")
     assert "there is a run in this folder" in refused("train", str(clusters), "out=other", "epochs=1")
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+def test_a_run_that_comes_apart_says_so_once(clusters: Path, tmp_path: Path) -> None:
+    wild = ["learning_rate=10", "training.warmup=0.5", "training.clip=null", "training.ema=null"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(clusters, tmp_path / "run", "epochs=40", "batch_size=4", "training.valid_every=1", *wild)
+    said = [str(one.message) for one in caught if "come apart" in str(one.message)]
+    assert len(said) == 1
+    assert "learning_rate below 10" in said[0]
+
+
+def test_a_model_is_told_the_elements_and_the_neighbours_of_its_data(mixed: Path, tmp_path: Path) -> None:
+    small = ["model.name=mace", "model.channels=4", "model.l_max=1", "model.correlation=2", "model.cutoff=4.5"]
+    values = {"data": {"train": str(mixed)}, "out": str(tmp_path / "run")}
+    train(resolve(apply_overrides(values, [*small, "epochs=2", "batch_size=4", "threads=1"]), "test"), silent)
+    potential = mlpot.load(tmp_path / "run" / "best.mlpot")
+    network = next(module for module in potential.modules() if isinstance(module, MACE))
+    assert network.config.elements == (18,)
+    frames = open_dataset(mixed)
+    counts = [neighbor_list(frames[k].structure, 4.5)[0].shape[1] for k in range(len(frames))]
+    assert network.config.average_neighbors == pytest.approx(sum(counts) / frames.n_atoms().sum(), rel=0.15)
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]
+    assert saved["elements"] == [18]
+    assert saved["average_neighbors"] == network.config.average_neighbors
