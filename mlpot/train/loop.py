@@ -264,8 +264,8 @@ class Trainer:
                 self._said_apart = True
                 warnings.warn(
                     f"epoch {progress.epoch}: the validation loss is {value:.3g}, {value / progress.best:.0f} times "
-                    f"its best ({progress.best:.3g}, epoch {progress.best_epoch}): the run has come apart. best.mlpot is "
-                    f"kept; start again with a learning_rate below {self.settings.learning_rate:g}.",
+                    f"its best ({progress.best:.3g}, epoch {progress.best_epoch}): the run has come apart. "
+                    f"best.mlpot is kept; start again with a learning_rate below {self.settings.learning_rate:g}.",
                     PhysicsWarning,
                     stacklevel=2,
                 )
