@@ -144,7 +144,7 @@ class Config(Section):
     seed: int = Field(0, ge=0)
     device: str = Field("cpu", description="cpu, cuda, cuda:1 ... or auto")
     dtype: Literal["float32", "float64"] = "float32"
-    threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: one for 100 atoms of a batch")
     tensorboard: bool = Field(False, description="write TensorBoard logs too")
 
 

@@ -133,6 +133,8 @@ class Run:
         self.folder = Path(config.out or f"runs/{Path(config.data.train).stem}")
         self._check_folder(resume)
         self.prepared = prepare(config)
+        if self.prepared.config.threads is not None:
+            torch.set_num_threads(self.prepared.config.threads)
         self.config = self.prepared.config.model_copy(update={"out": str(self.folder)})
         self.potential = self.prepared.potential.to(self.device)
         self.log = Log(

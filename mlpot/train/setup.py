@@ -28,6 +28,8 @@ from mlpot.train.config import Config, DataConfig, LossConfig, ModelConfig
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
+# With fewer atoms a step, threads wait for each other longer than they work, and very long on a busy machine.
+ATOMS_A_THREAD = 100
 NEIGHBOR_FRAMES = 50  # frames whose neighbours are counted
 
 
@@ -172,7 +174,12 @@ def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
         notes.append(f"batch_size: {len(train)}, all the training frames ({settings.batch_size} were asked for)")
     training = settings.model_copy(update=changes)
     terms, more = _present_terms(config.loss, train)
-    return config.model_copy(update={"training": training, "loss": terms}), [*notes, *more]
+    threads = config.threads
+    if threads is None and config.device == "cpu" and training.batch_edges is None:
+        atoms = training.batch_atoms or (training.batch_size or 1) * float(train.n_atoms().mean())
+        threads = min(torch.get_num_threads(), max(1, round(atoms / ATOMS_A_THREAD)))
+        notes.append(f"threads: {threads}, for batches of some {atoms:.0f} atoms")
+    return config.model_copy(update={"training": training, "loss": terms, "threads": threads}), [*notes, *more]
 
 
 def _present_terms(terms: LossConfig, train: Dataset) -> tuple[LossConfig, list[str]]:
