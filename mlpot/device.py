@@ -1,10 +1,13 @@
-"""Where tensors live."""
+"""Where tensors live, and how many threads work on them."""
 
 from __future__ import annotations
 
 import torch
 
 from mlpot.errors import UserError
+
+# With fewer atoms a step, threads wait for each other longer than they work, and very long on a busy machine.
+ATOMS_A_THREAD = 100
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -20,3 +23,8 @@ def device_of(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         raise UserError(f"device {name}: there are {torch.cuda.device_count()} CUDA devices here, counted from 0.")
     return device
+
+
+def threads_for(n_atoms: float) -> int:
+    """CPU threads for steps on that many atoms: one for each hundred, and no more than torch has now."""
+    return min(torch.get_num_threads(), max(1, round(n_atoms / ATOMS_A_THREAD)))

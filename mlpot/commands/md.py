@@ -51,15 +51,19 @@ def md(
     Writes md.xyz (positions, momenta, forces, energy), md.csv (energies, temperature) and md.restart.npz. Stops, with
     exit code 2 and all good frames kept, when the temperature or a bond runs away or the potential fails.
     """
+    import torch
+
     from mlpot.calculator import Calculator
     from mlpot.commands import terminal
     from mlpot.commands.files import model_path
     from mlpot.data.opening import read_structures
+    from mlpot.device import threads_for
     from mlpot.simulate.md import run_md
 
     screen = terminal.console(as_json)
     total = number_of_steps(time, steps, timestep)
     (atoms,) = read_structures(structure, index)[-1:]
+    torch.set_num_threads(threads_for(len(atoms)))
     atoms.calc = Calculator(model_path(model), device=device, dtype=dtype)
     with terminal.bar(ensemble, total, screen) as update:
         result = run_md(

@@ -31,19 +31,24 @@ def relax(
     Constraints in the input hold. A structure that does not converge is written as far as it came; the command says so
     and ends with exit code 1.
     """
+    import torch
+
     from mlpot.calculator import Calculator
     from mlpot.commands import terminal
     from mlpot.commands.files import model_path, write_frames
     from mlpot.data.opening import read_structures
+    from mlpot.device import threads_for
     from mlpot.errors import UserError
     from mlpot.simulate.files import labelled
     from mlpot.simulate.relax import relax as run_relax
 
     screen = terminal.console(as_json)
+    frames = read_structures(structures, index)
+    torch.set_num_threads(threads_for(max(len(atoms) for atoms in frames)))
     calculator = Calculator(model_path(model), device=device, dtype=dtype)
     done: list[Any] = []
     rows: list[dict[str, Any]] = []
-    for number, atoms in enumerate(read_structures(structures, index)):
+    for number, atoms in enumerate(frames):
         atoms.calc = calculator
         with terminal.bar(f"structure {number}", steps, screen) as update:
             try:

@@ -20,6 +20,7 @@ from mlpot.data.opening import open_dataset
 from mlpot.data.options import ReadOptions
 from mlpot.data.split import Split, is_isolated_atom, load_split, size_of, split
 from mlpot.data.store import is_store
+from mlpot.device import threads_for
 from mlpot.errors import PhysicsWarning, UserError
 from mlpot.neighbors import neighbor_list
 from mlpot.potential import Potential
@@ -28,8 +29,6 @@ from mlpot.train.config import Config, DataConfig, LossConfig, ModelConfig
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
-# With fewer atoms a step, threads wait for each other longer than they work, and very long on a busy machine.
-ATOMS_A_THREAD = 100
 NEIGHBOR_FRAMES = 50  # frames whose neighbours are counted
 
 
@@ -177,7 +176,7 @@ def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
     threads = config.threads
     if threads is None and config.device == "cpu" and training.batch_edges is None:
         atoms = training.batch_atoms or (training.batch_size or 1) * float(train.n_atoms().mean())
-        threads = min(torch.get_num_threads(), max(1, round(atoms / ATOMS_A_THREAD)))
+        threads = threads_for(atoms)
         notes.append(f"threads: {threads}, for batches of some {atoms:.0f} atoms")
     return config.model_copy(update={"training": training, "loss": terms, "threads": threads}), [*notes, *more]
 
