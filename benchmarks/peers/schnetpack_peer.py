@@ -1,9 +1,9 @@
-"""schnetpack's SchNet as the peer in timings: a process that reads commands and answers with one JSON line each.
+"""schnetpack's SchNet or PaiNN as the peer in timings: a process that reads commands and answers with a line of JSON.
 
 It is run by the Python of an environment that holds schnetpack, and by nothing in mlpot, so that two programs can be
 timed in turns, in one run on one machine:
 
-    python benchmarks/peers/schnetpack_peer.py structures.json --threads 1
+    python benchmarks/peers/schnetpack_peer.py structures.json --model schnet --threads 1
 
 structures.json: {name: {"numbers": (n,), "positions": (n, 3) Å, "cell": (3, 3) Å, "pbc": (3,)}}. The commands:
 
@@ -13,8 +13,8 @@ structures.json: {name: {"numbers": (n,), "positions": (n, 3) Å, "cell": (3, 3)
     train NAME BATCH REPEATS  training step: zero_grad, forward, loss, backward, Adam, of BATCH copies, batch prepared
     quit
 
-An answer: {"peer", "command", "n_atoms", "n_edges", "repeats", "median_ms", "min_ms", "threads", "versions"}, for
-`time` also "energy" (eV), or {"error": what}. The first line, before any command, is {"ready": true, ...}.
+An answer: {"peer", "command", "n_atoms", "n_edges", "ms", "threads", "versions"}, "ms" a list of times and for `time`
+also "energy" (eV), or {"error": what}. The first line, before any command, is {"ready": true, ...}.
 
 schnetpack 2.1.1 with a current torch: install torch first, then schnetpack without its dependencies (it asks for an
 old sympy, which torch refuses) and those it imports by hand. Its data/loader.py imports the type variable T_co, which
@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,17 +50,25 @@ SKIN = 0.5  # Å
 MOVE = 1e-3  # Å, between two calls of a calculator
 
 
+# The representation, its radial basis, and its activation, which the readout shares.
+MODELS = {
+    "schnet": (schnetpack.representation.SchNet, schnetpack.nn.GaussianRBF, shifted_softplus),
+    "painn": (schnetpack.representation.PaiNN, schnetpack.nn.BesselRBF, torch.nn.functional.silu),
+}
+
+
 def build(
-    channels: int, interactions: int, n_rbf: int, cutoff: float, stress: bool = False
+    model: str, channels: int, interactions: int, n_rbf: int, cutoff: float, stress: bool = False
 ) -> schnetpack.model.NeuralNetworkPotential:
-    """SchNet with Gaussians, cosine cutoff, shifted softplus and a two-layer readout; weights from torch's seed."""
+    """One of MODELS with a cosine cutoff and a two-layer readout; weights from torch's seed."""
+    representation, basis, activation = MODELS[model]
     return schnetpack.model.NeuralNetworkPotential(
-        representation=schnetpack.representation.SchNet(
+        representation=representation(
             n_atom_basis=channels,
             n_interactions=interactions,
-            radial_basis=schnetpack.nn.GaussianRBF(n_rbf=n_rbf, cutoff=cutoff),
+            radial_basis=basis(n_rbf=n_rbf, cutoff=cutoff),
             cutoff_fn=schnetpack.nn.CosineCutoff(cutoff),
-            activation=shifted_softplus,
+            activation=activation,
         ),
         input_modules=[
             *([schnetpack.atomistic.Strain()] if stress else []),
@@ -69,7 +76,7 @@ def build(
         ],
         output_modules=[
             schnetpack.atomistic.Atomwise(
-                n_in=channels, n_layers=2, activation=shifted_softplus, output_key=properties.energy
+                n_in=channels, n_layers=2, activation=activation, output_key=properties.energy
             ),
             schnetpack.atomistic.Forces(calc_stress=stress),
         ],
@@ -103,7 +110,7 @@ class Peer:
         }
         self.cutoff = options.cutoff
         torch.manual_seed(options.seed)
-        self.model = build(options.channels, options.interactions, options.rbf, options.cutoff).eval()
+        self.model = build(options.model, options.channels, options.interactions, options.rbf, options.cutoff).eval()
         # To its advantage: without gradients of the weights, autograd keeps less. Training has a copy with them.
         self.model.requires_grad_(False)
         self.converter = AtomsConverter(MatScipyNeighborList(cutoff=options.cutoff), dtype=torch.float32)
@@ -164,7 +171,7 @@ class Peer:
         atoms, repeats = self.structures[words[1]], int(words[3])
         if words[0] == "train":
             times, n_edges = self.training(atoms, int(words[2]), repeats)
-            return {"n_atoms": int(words[2]) * len(atoms), "n_edges": n_edges, **summary(times)}
+            return {"n_atoms": int(words[2]) * len(atoms), "n_edges": n_edges, "ms": times}
         if words[2] == "ef":
             times, energy = self.model_only(atoms, repeats)
         elif words[2] in ("calc", "skin"):
@@ -172,12 +179,7 @@ class Peer:
         else:
             raise ValueError(f'unknown path "{words[2]}"; known: ef, calc, skin')
         n_edges = len(self.converter(atoms)[properties.idx_i])
-        return {"n_atoms": len(atoms), "n_edges": n_edges, "energy": energy, **summary(times)}
-
-
-def summary(times: list[float]) -> dict[str, Any]:
-    """Of times in ms."""
-    return {"repeats": len(times), "median_ms": statistics.median(times), "min_ms": min(times)}
+        return {"n_atoms": len(atoms), "n_edges": n_edges, "energy": energy, "ms": times}
 
 
 def answers(peer: Peer, lines: Iterator[str], common: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -196,6 +198,7 @@ def main() -> None:
     """Read commands from standard input, write answers to standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("structures", type=Path)
+    parser.add_argument("--model", choices=MODELS, default="schnet")
     parser.add_argument("--channels", type=int, default=128)
     parser.add_argument("--interactions", type=int, default=3)
     parser.add_argument("--rbf", type=int, default=20)
