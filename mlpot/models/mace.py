@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from ase.data import covalent_radii
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -46,7 +46,16 @@ class Config(BaseModel):
     density: bool = Field(False, description="divide messages by the density of neighbours, not by their mean number")
     distance_transform: Literal["none", "agnesi"] = Field("none", description="what the basis is a function of")
     average_neighbors: float = Field(10.0, gt=0, description="mean number of neighbours, divides the messages")
-    elements: tuple[int, ...] | None = Field(None, description="atomic numbers with weights of their own; all if null")
+    elements: tuple[Annotated[int, Field(ge=1, le=MAX_NUMBER)], ...] | None = Field(
+        None, min_length=1, description="atomic numbers with weights of their own; all if null"
+    )
+
+    @field_validator("elements")
+    @classmethod
+    def _distinct(cls, elements: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if elements is not None and len(set(elements)) < len(elements):
+            raise ValueError(f"each atomic number once, not {list(elements)}")
+        return elements
 
     @property
     def species(self) -> tuple[int, ...]:

@@ -29,14 +29,14 @@ class Group(NamedTuple):
 
 
 class Species:
-    """present: the species there are (`index` of atomic numbers), ascending; place (N,): where in it each atom's is.
+    """present (Z,): the species there are (`index` of atomic numbers), ascending; place (N,): where each atom's is.
 
     Few atoms make one group of all species, so that there are few calls; many atoms a group for each, unpadded.
     """
 
     def __init__(self, graph: AtomsGraph, index: Tensor) -> None:
         present, self.place, counts = torch.unique(index[graph.numbers], return_inverse=True, return_counts=True)
-        self.present: list[int] = present.tolist()
+        self.present: Tensor = present
         n, device, widths = graph.n_atoms, graph.device, counts.tolist()
         if len(widths) * max(widths) <= max(SMALL, n):
             self.groups = [Group(0, len(widths), max(widths))]

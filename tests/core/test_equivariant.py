@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlpot
+from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.models import mace
 from mlpot.nn import convolution, species
@@ -273,3 +274,17 @@ def test_a_cast_to_float32_and_back_leaves_the_tables_whole():
 
 def test_the_basis_of_high_order_needs_no_redundant_terms():
     assert [len(symmetric_basis(3, 0, order)) for order in (1, 2, 3)] == [1, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        ([1, 1], "each atomic number once"),
+        ([0], "greater than or equal to 1"),
+        ([200], "less than or equal"),
+        ([], "1"),
+    ],
+)
+def test_elements_that_do_not_fit_are_refused(elements, message):
+    with pytest.raises(UserError, match=message):
+        mlpot.models.build("mace", elements=elements)
