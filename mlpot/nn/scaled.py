@@ -16,6 +16,7 @@ from mlpot.nn.species import Species
 
 # 1/√⟨silu(z)²⟩ over a normal z, as e3nn estimates it from samples; to its digits, so that weights carry over.
 SILU_SCALE = 1.6791767923989418
+ROWS = 1 << 14  # rows that go through a network at once: more would leave the cache between two layers
 
 
 class Mix(nn.Module):
@@ -46,10 +47,13 @@ class ScaledNetwork(nn.Module):
         )
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What the last layer works on, (..., inputs) -> (..., last width but one)."""
-        for layer in self.layers[:-1]:
-            x = F.silu(layer(x))
-        return x
+        """What the last layer works on, (rows, inputs) -> (rows, last width but one)."""
+        parts = []
+        for part in x.split(ROWS):
+            for layer in self.layers[:-1]:
+                part = F.silu(layer(part))
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def matrix(self) -> Tensor:

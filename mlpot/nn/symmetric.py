@@ -22,6 +22,7 @@ from mlpot.nn.constant import Constant
 from mlpot.nn.species import Species
 
 Array = NDArray[np.float64]
+ATOMS = 256  # of one species that are worked on at once, so that memory does not grow with their pairs of features
 
 
 @functools.cache
@@ -204,11 +205,14 @@ class SymmetricContraction(nn.Module):
         flat = (weight @ self._coefficients.like(weight).T).split([2 * r * q for r, q in self._shapes], 2)
         results = []
         for group, rows in zip(species.groups, species.split(features), strict=True):
-            n, width, n_features, channels = rows.shape
+            n, _, n_features, channels = rows.shape
             own = [
                 c[group.species].reshape(n * channels, 2 * r, q) for c, (r, q) in zip(flat, self._shapes, strict=True)
             ]
-            across = rows.permute(2, 0, 3, 1).reshape(n_features, n * channels, width)
-            result = _Contract.apply(across, tables, *own).view(-1, n, channels, width)
-            results.append(result.permute(1, 3, 0, 2))
+            parts = []
+            for part in rows.split(ATOMS, 1):
+                across = part.permute(2, 0, 3, 1).reshape(n_features, n * channels, -1)
+                result = _Contract.apply(across, tables, *own).view(-1, n, channels, part.shape[1])
+                parts.append(result.permute(1, 3, 0, 2))
+            results.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
         return species.restored(results)

@@ -15,7 +15,7 @@ import mlpot
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.models import mace
-from mlpot.nn import convolution, species
+from mlpot.nn import convolution, scaled, species, symmetric
 from mlpot.nn.angular import SphericalHarmonics, coupling, paths
 from mlpot.nn.constant import Constant
 from mlpot.nn.convolution import Convolution, Neighborhoods, neighbor_sum
@@ -193,6 +193,7 @@ def contraction_inputs(l_out, correlation=3):
 @pytest.mark.parametrize("l_out", [0, 1, 2])
 def test_contraction_is_the_polynomial_written_out(monkeypatch, l_out, most):
     monkeypatch.setattr(species, "SMALL", most)
+    monkeypatch.setattr(symmetric, "ATOMS", most)
     layer, a, groups, graph, index = contraction_inputs(l_out)
     bases = [torch.from_numpy(symmetric_basis(2, l_out, order)) for order in (1, 2, 3)]
     w1, w2, w3 = layer.weight.split([len(basis) for basis in bases], 1)
@@ -257,6 +258,13 @@ def test_many_species_take_the_general_way_to_the_same_numbers(monkeypatch):
     after = mlpot.predict(model, graph)
     assert torch.allclose(before.forces, after.forces, rtol=1e-10, atol=1e-12)
     assert torch.allclose(before.energy, after.energy, rtol=1e-12, atol=1e-12)
+
+
+def test_a_network_in_blocks_of_rows_is_the_network(monkeypatch):
+    network, x = scaled.ScaledNetwork([3, 4, 2]).double(), torch.randn(7, 3, dtype=F64)
+    whole = network(x)
+    monkeypatch.setattr(scaled, "ROWS", 2)
+    assert torch.allclose(network(x), whole, rtol=1e-14, atol=1e-14)
 
 
 def test_a_cast_to_float32_and_back_leaves_the_tables_whole():
