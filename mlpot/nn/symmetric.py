@@ -22,7 +22,7 @@ from mlpot.nn.constant import Constant
 from mlpot.nn.species import Species
 
 Array = NDArray[np.float64]
-ATOMS = 256  # of one species that are worked on at once, so that memory does not grow with their pairs of features
+ATOMS = 64  # of one species that are worked on at once, so that memory does not grow with their pairs of features
 
 
 @functools.cache
