@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
 class Neighborhoods:
     """A graph's edges as padded lists of neighbours. T slots in all; a slot that is padding has sign 0.
 
-    pairs, sources: the pair and the source atom of each slot, as ends to gather by (see `mlpot.nn.segment`).
+    pairs, sources, targets: the pair and the atoms of each slot, as ends to gather by (see `mlpot.nn.segment`).
     sign (T, 1): 1 where the slot's edge points as its pair's vector does, -1 where it points back.
     """
 
@@ -70,6 +70,7 @@ class Neighborhoods:
         n_slots = self.chunks[-1].slots.stop if self.chunks else 0
         self.pairs = _ends(edges.pair, where, n_slots, len(edges.pair_edge))
         self.sources = _ends(edges.source, where, n_slots, graph.n_atoms)
+        self.targets = _ends(target, where, n_slots, graph.n_atoms)
         self._sign = torch.zeros(n_slots, 1, dtype=torch.int8, device=device)
         self._sign[where] = -1
         self._sign[where[edges.pair_edge]] = 1
@@ -290,13 +291,21 @@ def neighbor_sum(
     around: Neighborhoods,
 ) -> Tensor:  # (N, M, Q)
     """Σ_j harmonics ⊗ basis over each atom's neighbours. Differentiable to any order."""
-    sizes = [
-        chunk.n * chunk.width for chunk in around.chunks
-    ]  # split, since a slice's gradient is as long as the whole
-    parts = zip(around.chunks, harmonics.split(sizes), gather(basis, around.pairs).split(sizes), strict=True)
-    sums = [torch.bmm(y.view(chunk.n, chunk.width, -1).mT, u.view(chunk.n, chunk.width, -1)) for chunk, y, u in parts]
+    return slot_sum(harmonics, gather(basis, around.pairs), around)
+
+
+def slot_sum(
+    a: Tensor,  # (T, M), of each slot
+    b: Tensor,  # (T, Q), of each slot
+    around: Neighborhoods,
+) -> Tensor:  # (N, M, Q)
+    """Σ_j a ⊗ b over each atom's neighbours; one of the two must be zero in padding. Differentiable to any order."""
+    # Split, since a slice's gradient is as long as the whole.
+    sizes = [chunk.n * chunk.width for chunk in around.chunks]
+    parts = zip(around.chunks, a.split(sizes), b.split(sizes), strict=True)
+    sums = [torch.bmm(x.view(chunk.n, chunk.width, -1).mT, y.view(chunk.n, chunk.width, -1)) for chunk, x, y in parts]
     alone = len(around.order) - sum(chunk.n for chunk in around.chunks)
-    together = torch.cat([*sums, basis.new_zeros(alone, harmonics.shape[1], basis.shape[1])])
+    together = torch.cat([*sums, b.new_zeros(alone, a.shape[1], b.shape[1])])
     return gather(together.flatten(1), around.unsort).view_as(together)
 
 
