@@ -19,7 +19,6 @@ from mlpot.nn.species import Species
 from mlpot.potential import Potential
 from mlpot.structure import MAX_NUMBER
 
-
 # Up to so many species, neighbours of one are added up before the first message.
 MANY = 8
 
@@ -67,7 +66,7 @@ class Message(nn.Module):
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
         """The messages that each atom receives."""
         phi = self.phi(s)
-        features = phi[:2] if v is None else torch.cat([phi[:2], v * phi[2]])
+        features = phi[:2] if v is None else torch.cat([phi[:1], v * phi[2], phi[1:2]])
         return messages(geometry.u, geometry.unit, filters, features, geometry.surroundings)
 
     def of_species(
@@ -106,6 +105,8 @@ class Update(nn.Module):
 class PaiNN(Potential):
     """s⁰_i = a_{Z_i}, v⁰_i = 0; blocks of message and update; E_i = W silu(W s_i)."""
 
+    _species: Tensor
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
@@ -116,7 +117,7 @@ class PaiNN(Potential):
         self.filters = Stack(3 * n, config.n_basis, channels)
         self.messages = nn.ModuleList(Message(channels) for _ in range(n))
         self.updates = nn.ModuleList(Update(channels) for _ in range(n))
-        self._numbers = torch.arange(MAX_NUMBER + 1)
+        self.register_buffer("_species", torch.arange(MAX_NUMBER + 1), persistent=False)
         half = max(1, channels // 2)
         self.readout = nn.Sequential(nn.Linear(channels, half), nn.SiLU(), nn.Linear(half, 1))
         for layer in self.modules():
@@ -129,11 +130,13 @@ class PaiNN(Potential):
         """(N,) eV."""
         geometry = self.geometry(graph)
         filters = torch.cat([self.filters.weight, self.filters.bias], 1).split(3)  # L of (3, Q + 1, C)
-        species = Species.of(graph, self._numbers, "all")
+        species = Species.of(graph, self._species, "all")
         s, v = self.embedding(graph.numbers), None  # (N, C), (3, N, C)
         for message, update, weights in zip(self.messages, self.updates, filters, strict=True):
             if v is None and len(species.present) <= MANY:
-                ds, v = message.of_species(self.embedding.weight[species.present], geometry.of_species(species), weights)
+                ds, v = message.of_species(
+                    self.embedding.weight[species.present], geometry.of_species(species), weights
+                )
             else:
                 ds, dv = message(s, v, weights, geometry)
                 v = dv if v is None else v + dv
@@ -144,7 +147,7 @@ class PaiNN(Potential):
 
     def geometry(self, graph: AtomsGraph) -> Geometry:
         """Distances and directions, worked out once a pair."""
-        surroundings = Surroundings.of(graph, 3 * self.config.channels)
+        surroundings = Surroundings.of(graph, self.config.channels)
         around = surroundings.around
         vectors = graph.edge_vectors(graph.pairs[0])  # (P, 3) float64
         distances = norm(vectors)

@@ -23,6 +23,7 @@ CHUNK = {"cpu": 1 << 19}
 LARGE = 1 << 26
 KEEP = 1 << 26  # filters kept, in floating-point numbers
 FILL = 0.8  # how full a chunk's padded lists are at least, unless it is small
+LEAST = 256  # slots of a small chunk
 
 
 class Chunk(NamedTuple):
@@ -51,7 +52,7 @@ class Neighborhoods:
     sign (T, 1): 1 where the slot's edge points as its pair's vector does, -1 where it points back.
     """
 
-    def __init__(self, graph: AtomsGraph, width: int) -> None:
+    def __init__(self, graph: AtomsGraph, width: int, least: int = LEAST) -> None:
         edges = PairEdges.of(graph)
         target, device = edges.target, graph.device
         degree = torch.bincount(target, minlength=graph.n_atoms)
@@ -59,7 +60,7 @@ class Neighborhoods:
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(place), device=device)
         self.unsort = Ends(place, self.order, torch.arange(len(place), device=device))
-        self.chunks = _chunks(degree[self.order], max(1, CHUNK.get(device.type, LARGE) // width))
+        self.chunks = _chunks(degree[self.order], max(1, CHUNK.get(device.type, LARGE) // width), least)
         starts = torch.tensor([chunk.first for chunk in self.chunks] or [0], device=device)
         of_atom = torch.searchsorted(starts, place, right=True) - 1
         columns = [torch.tensor([chunk[k] for chunk in self.chunks] or [0], device=device) for k in (0, 2, 3)]
@@ -80,9 +81,12 @@ class Neighborhoods:
         return self._sign.to(dtype)
 
     @classmethod
-    def of(cls, graph: AtomsGraph, width: int) -> Neighborhoods:
-        """Those of a graph for filters of `width` numbers an edge, made once for it and its moved copies."""
-        return graph.derived(f"neighborhoods_{width}", lambda graph: cls(graph, width))
+    def of(cls, graph: AtomsGraph, width: int, least: int = LEAST) -> Neighborhoods:
+        """Those of a graph for filters of `width` numbers an edge, made once for it and its moved copies.
+
+        A chunk may be padded to `least` slots, however empty, since each costs a round of calls.
+        """
+        return graph.derived(f"neighborhoods_{width}_{least}", lambda graph: cls(graph, width, least))
 
 
 def _ends(index: Tensor, where: Tensor, n_slots: int, n: int) -> Ends:
@@ -94,7 +98,7 @@ def _ends(index: Tensor, where: Tensor, n_slots: int, n: int) -> Ends:
     return Ends(atom, where[order], first)
 
 
-def _chunks(degree: Tensor, most: int) -> list[Chunk]:
+def _chunks(degree: Tensor, most: int, least: int) -> list[Chunk]:
     """Chunks of at most about `most` slots, for degrees in descending order; atoms without neighbours are in none."""
     degrees = degree.cpu()
     n = int((degrees > 0).sum())
@@ -103,7 +107,7 @@ def _chunks(degree: Tensor, most: int) -> list[Chunk]:
     while first < n:
         width = int(degrees[first])
         full = int(torch.searchsorted(rising, torch.tensor(-FILL * width), right=True))
-        last = min(n, first + max(1, most // width), max(full, first + -(-256 // width)))
+        last = min(n, first + max(1, most // width), max(full, first + -(-least // width)))
         chunks.append(Chunk(first, last - first, width, slot))
         slot += (last - first) * width
         first = last

@@ -1,6 +1,6 @@
 """Messages of scalars and vectors between neighbours, PaiNN's (arXiv:2102.03150, eqs. 7 and 8).
 
-    Δs_i = Σ_j W₀ ∘ x⁰_j;   Δv_i = Σ_j r̂_ij (W₁ ∘ x¹_j) + W₂ ∘ y_j,   W_k(r_ij) = u(r_ij) F_k
+    Δs_i = Σ_j W₀ ∘ x_j;   Δv_i = Σ_j r̂_ij (W₁ ∘ z_j) + W₂ ∘ y_j,   W_k = u(r_ij) F_k
 
 Neighbours lie in chunks of padded lists (`mlpot.nn.convolution.Neighborhoods`). Where weights do not learn, filters and
 messages exist for one chunk at a time, in the cache, and are worked out anew on the way back.
@@ -16,36 +16,38 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
-from mlpot.nn.convolution import Chunk, Neighborhoods, slot_sum
-from mlpot.nn.segment import Ends, bag, gather
+from mlpot.nn.convolution import Neighborhoods, slot_sum
+from mlpot.nn.segment import bag, gather
 
 
 class Surroundings:
-    """A graph's neighbourhoods, and their ends for features that come in blocks."""
+    """A graph's neighbourhoods, and their indices for features in up to five blocks (5, N, C)."""
 
-    def __init__(self, graph: AtomsGraph, width: int) -> None:
-        self.around = Neighborhoods.of(graph, width)
-        self._sources: dict[int, Ends] = {}
+    def __init__(self, graph: AtomsGraph, channels: int) -> None:
+        # A chunk's filters and messages are about eight numbers a slot and channel; half of them are used at a time.
+        self.around = Neighborhoods.of(graph, 4 * channels, least=512)
+        self.sources = {n_blocks: self.around.sources.repeated(n_blocks) for n_blocks in (1, 2, 5)}
         self.targets = self.around.targets.repeated(3)
-        self.own = [self.around.order[chunk.atoms] for chunk in self.around.chunks]
-
-    def sources(self, n_blocks: int) -> Ends:
-        """The ends that send, for so many blocks."""
-        if n_blocks not in self._sources:
-            self._sources[n_blocks] = self.around.sources.repeated(n_blocks)
-        return self._sources[n_blocks]
+        block = torch.arange(5, device=graph.device)[:, None] * graph.n_atoms
+        self.places = [
+            (
+                (self.around.order[chunk.atoms] + block).flatten(),
+                (self.around.sources.atom[chunk.slots] + block).flatten(),
+            )
+            for chunk in self.around.chunks
+        ]
 
     @classmethod
-    def of(cls, graph: AtomsGraph, width: int) -> Surroundings:
-        """Those of a graph for filters of `width` numbers an edge, made once for it and its moved copies."""
-        return graph.derived(f"surroundings_{width}", lambda graph: cls(graph, width))
+    def of(cls, graph: AtomsGraph, channels: int) -> Surroundings:
+        """Those of a graph, made once for it and its moved copies."""
+        return graph.derived(f"surroundings_{channels}", lambda graph: cls(graph, channels))
 
 
 def messages(
     u: Tensor,  # (T, Q), of each slot, zero in padding
     unit: Tensor,  # (T, 3), r̂_ij from target i to source j, zero in padding
     filters: Tensor,  # (3, Q, C): F
-    features: Tensor,  # (5, N, C): x⁰, x¹ and the three components of y; (2, N, C) where y is zero
+    features: Tensor,  # (5, N, C): x, the components of y, z; (2, N, C): x and z, where y is zero
     surroundings: Surroundings,
 ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
     """Δs and Δv, differentiable to any order."""
@@ -60,43 +62,59 @@ def _as_a_whole(
 ) -> tuple[Tensor, Tensor]:
     """The equations as they stand, over all edges at once: for the gradients of gradients that training needs."""
     around, n_blocks = surroundings.around, len(features)
-    sent = gather(features, surroundings.sources(n_blocks))  # (blocks, T, C)
-    scalar, along, *mixed = sent.split([1, 1, n_blocks - 2] if n_blocks > 2 else [1, 1])
-    ds = bag((u @ filters[0]) * scalar[0], around.targets)
-    dv = slot_sum(unit, (u @ filters[1]) * along[0], around).transpose(0, 1)
-    for y in mixed:
-        dv = dv + bag((u @ filters[2]) * y, surroundings.targets)
+    x, *y, z = gather(features, surroundings.sources[n_blocks]).split([1, *[3] * (n_blocks > 2), 1])  # (blocks, T, C)
+    ds = bag((u @ filters[0]) * x[0], around.targets)
+    dv = slot_sum(unit, (u @ filters[1]) * z[0], around).transpose(0, 1)
+    for part in y:
+        dv = dv + bag((u @ filters[2]) * part, surroundings.targets)
     return ds, dv
 
 
 class _Part(NamedTuple):
-    """What a chunk's messages are made of: n atoms, `width` slots each, t in all."""
+    """A chunk: n atoms, each with `width` slots, t in all."""
 
-    chunk: Chunk
-    own: Tensor  # (n,): the atoms
-    source: Tensor  # (t,): their neighbours
-    u: Tensor  # (t, Q)
+    slots: slice
+    own: Tensor  # (5 n,): where in (5 N, C) its atoms are
+    source: Tensor  # (5 t,): and their neighbours
     unit: Tensor  # (n, width, 3)
+    kernels: Tensor  # (3, n, width, C): W
 
-    def sent(self, rows: Tensor) -> Tensor:
-        """(N, C) -> (n, width, C): the neighbours' rows."""
-        return self.listed(F.embedding(self.source, rows))
+    def sent(self, features: Tensor) -> Tensor:
+        """(blocks, N, C) -> (blocks, n, width, C): the neighbours' features."""
+        n_rows = len(features) * self.unit.shape[0] * self.unit.shape[1]
+        rows = F.embedding(self.source[:n_rows], features.flatten(0, 1))
+        return rows.view(-1, *self.kernels.shape[1:])
 
-    def listed(self, rows: Tensor) -> Tensor:
-        """(t, C) -> (n, width, C)."""
-        return rows.view(self.chunk.n, self.chunk.width, -1)
+    def of(self, features: Tensor) -> Tensor:
+        """(blocks, N, C) -> (blocks, n, C): its atoms' features."""
+        n_blocks, n = len(features), self.unit.shape[0]
+        return F.embedding(self.own[: n_blocks * n], features.flatten(0, 1)).view(n_blocks, n, -1)
+
+    def put(self, values: Tensor, out: Tensor) -> None:
+        """Write (blocks, n, C) to its atoms' places in (at least as many blocks, N, C)."""
+        out.view(-1, out.shape[2]).index_copy_(0, self.own[: len(values) * values.shape[1]], values.flatten(0, 1))
 
 
-def _parts(u: Tensor, unit: Tensor, surroundings: Surroundings) -> Iterator[_Part]:
-    source = surroundings.around.sources.atom
-    for chunk, own in zip(surroundings.around.chunks, surroundings.own, strict=True):
-        slots = chunk.slots
-        yield _Part(chunk, own, source[slots], u[slots], unit[slots].view(chunk.n, chunk.width, 3))
+def _parts(u: Tensor, unit: Tensor, filters: Tensor, surroundings: Surroundings) -> Iterator[_Part]:
+    for chunk, (own, source) in zip(surroundings.around.chunks, surroundings.places, strict=True):
+        shape = (chunk.n, chunk.width)
+        kernels = torch.bmm(u[chunk.slots].expand(3, -1, -1), filters).view(3, *shape, -1)
+        yield _Part(chunk.slots, own, source, unit[chunk.slots].view(*shape, 3), kernels)
+
+
+def _weigh(alike: Tensor, kernels: Tensor) -> Tensor:
+    """x or x and y (1 or 4, n, width, C), multiplied by their filters and summed over neighbours, (1 or 4, n, C)."""
+    alike[0].mul_(kernels[0])
+    alike[1:].mul_(kernels[2])
+    return alike.sum(2)
 
 
 class _Messages(torch.autograd.Function):
-    """(u, r̂, F, features) -> (4, N, C): Δs, then Δv. Its gradients are sums over the same neighbours, since each edge
-    has its reverse: what atom i sent to j comes back to it from j."""
+    """(u, r̂, F, features) -> (4, N, C): Δs, then Δv.
+
+    Each edge has its reverse, so what neighbours sent of x and y goes back to them by the same sums; what went along
+    r̂, which is not the same both ways, is collected for all edges and summed by source.
+    """
 
     @staticmethod
     def forward(
@@ -104,48 +122,41 @@ class _Messages(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(u, unit, filters, features)
         ctx.surroundings = surroundings
-        sums = features.new_zeros(4, *features.shape[1:])
-        for part in _parts(u, unit, surroundings):
-            kernels = [part.listed(part.u @ own) for own in filters]
-            sums[0, part.own] = part.sent(features[0]).mul_(kernels[0]).sum(1)
-            dv = torch.bmm(part.unit.mT, part.sent(features[1]).mul_(kernels[1]))  # (n, 3, C)
-            for m, y in enumerate(features[2:]):
-                dv[:, m] += part.sent(y).mul_(kernels[2]).sum(1)
-            sums[1:, part.own] = dv.transpose(0, 1)
-        return sums
+        out = features.new_zeros(4, *features.shape[1:])
+        for part in _parts(u, unit, filters, surroundings):
+            sent = part.sent(features)
+            along = torch.bmm(part.unit.mT, sent[-1].mul_(part.kernels[1])).transpose(0, 1)  # (3, n, C)
+            sums = _weigh(sent[:-1], part.kernels)
+            part.put(torch.cat([sums[:1], along if len(sums) == 1 else along + sums[1:]]), out)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        u, unit, filters, features = ctx.saved_tensors
-        if torch.is_grad_enabled() or ctx.needs_input_grad[2]:
-            return *_differentiable(ctx.saved_tensors, ctx.needs_input_grad, grad, ctx.surroundings), None
-        to_u, to_unit = torch.zeros_like(u), torch.zeros_like(unit)
-        to_features = torch.zeros_like(features)
-        to_sent = features.new_zeros(len(u), features.shape[2])  # of x¹
-        grad = grad.contiguous()
-        for part in _parts(u, unit, ctx.surroundings):
-            slots, own = part.chunk.slots, part.own
-            scalar, along, mixed = (part.listed(part.u @ kernel) for kernel in filters)
-            # Along the edges: from the targets, to be summed by source at the end.
-            dv = grad[1:, own].transpose(0, 1)  # (n, 3, C)
+        inputs, wanted, surroundings = ctx.saved_tensors, ctx.needs_input_grad, ctx.surroundings
+        if torch.is_grad_enabled() or wanted[2]:
+            return *_differentiable(inputs, wanted, grad, surroundings), None
+        u, unit, filters, features = inputs
+        to_u, to_unit, to_features = torch.empty_like(u), torch.empty_like(unit), torch.zeros_like(features)
+        to_sent = features.new_empty(len(u), features.shape[2])  # of z
+        grad, alike, z = grad.contiguous(), features[:-1], features[-1:]
+        for part in _parts(u, unit, filters, surroundings):
+            to_kernels = torch.empty_like(part.kernels)
+            # Of r̂ (W₁ ∘ z): from the targets.
+            dv = part.of(grad)[1:].transpose(0, 1)  # (n, 3, C)
             projected = torch.bmm(part.unit, dv)  # (n, width, C)
-            sent = part.sent(features[1])
-            torch.mul(along, projected, out=part.listed(to_sent[slots]))
-            to_along = projected.mul_(sent)
-            to_unit[slots] = torch.bmm(sent.mul_(along), dv.mT).flatten(0, 1)
-            # Of what is the same both ways: from the sources.
-            back = part.sent(grad[0])
-            to_scalar = back * features[0, own][:, None]
-            to_features[0, own] = back.mul_(scalar).sum(1)
-            to_u[slots] = to_scalar.flatten(0, 1) @ filters[0].mT + to_along.flatten(0, 1) @ filters[1].mT
-            if len(features) > 2:
-                to_mixed = torch.zeros_like(mixed)
-                for m in range(3):
-                    back = part.sent(grad[1 + m])
-                    to_mixed.addcmul_(back, features[2 + m, own][:, None])
-                    to_features[2 + m, own] = back.mul_(mixed).sum(1)
-                to_u[slots] += to_mixed.flatten(0, 1) @ filters[2].mT
-        to_features[1] = bag(to_sent, ctx.surroundings.around.sources)
+            sent = part.sent(z)[0]
+            torch.mul(projected, sent, out=to_kernels[1])
+            torch.mul(projected, part.kernels[1], out=to_sent[part.slots].view_as(projected))
+            to_unit[part.slots] = torch.bmm(sent.mul_(part.kernels[1]), dv.mT).flatten(0, 1)
+            # Of W₀ ∘ x and W₂ ∘ y: from the sources.
+            back, own = part.sent(grad[: len(alike)]), part.of(alike)[:, :, None]
+            torch.mul(back[0], own[0], out=to_kernels[0])
+            if len(alike) > 1:
+                torch.mul(back[1], own[1], out=to_kernels[2]).addcmul_(back[2], own[2]).addcmul_(back[3], own[3])
+            part.put(_weigh(back, part.kernels), to_features)
+            n_kernels = 3 if len(alike) > 1 else 2
+            to_u[part.slots] = torch.bmm(to_kernels[:n_kernels].flatten(1, 2), filters[:n_kernels].mT).sum(0)
+        to_features[-1] = bag(to_sent, surroundings.around.sources)
         return to_u, to_unit, None, to_features, None
 
 
@@ -154,8 +165,8 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients of the equations as they stand, for gradients of them in turn."""
     create_graph = torch.is_grad_enabled()
+    chosen = [x for x, want in zip(inputs, wanted, strict=False) if want]
     with torch.enable_grad():
-        ds, dv = _as_a_whole(*inputs, surroundings)
-        chosen = [x for x, want in zip(inputs, wanted, strict=False) if want]
-        found = iter(torch.autograd.grad((ds, dv), chosen, (grad[0], grad[1:]), create_graph=create_graph))
-    return [next(found) if want else None for want in wanted[: len(inputs)]]
+        sums = _as_a_whole(inputs[0], inputs[1], inputs[2], inputs[3], surroundings)
+        found = iter(torch.autograd.grad(sums, chosen, (grad[0], grad[1:]), create_graph=create_graph))
+    return [next(found) if want else None for want in wanted[:4]]
