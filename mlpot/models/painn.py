@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
 from mlpot.nn.convolution import slot_sum
@@ -43,11 +42,11 @@ class Geometry(NamedTuple):
 
     def of_species(self, species: Species) -> Tensor:
         """(4, N, Z (Q + 1)): Σ_j u, then Σ_j r̂_ij u, over the neighbours of each species."""
-        around, n_species = self.surroundings.around, len(species.present)
-        kind = F.one_hot(species.place[around.sources.atom], n_species).to(self.u.dtype)  # (T, Z)
-        scalar_and_vector = torch.cat([torch.ones_like(self.u[:, :1]), self.unit], 1)  # (T, 4)
-        sums = slot_sum((scalar_and_vector[:, :, None] * kind[:, None]).flatten(1), self.u, around)
-        return sums.unflatten(1, (4, n_species)).transpose(0, 1).flatten(2)
+        kind = self.surroundings.species(species).to(self.u.dtype)  # (T, Z)
+        n_atoms = len(species.place)
+        vector = (self.unit[:, :, None] * kind[:, None]).flatten(1)  # (T, 3 Z)
+        sums = slot_sum(torch.cat([kind, vector], 1), self.u, self.surroundings.around)  # (N, 4 Z, Q + 1)
+        return sums.view(n_atoms, 4, -1).transpose(0, 1).contiguous()
 
 
 class Message(nn.Module):
@@ -65,8 +64,8 @@ class Message(nn.Module):
         geometry: Geometry,
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
         """The messages that each atom receives."""
-        phi = self.phi(s)
-        features = phi[:2] if v is None else torch.cat([phi[:1], v * phi[2], phi[1:2]])
+        scalar, along, mixed = self.phi(s).split(1)  # (1, N, C) each
+        features = torch.cat([scalar, along] if v is None else [scalar, v * mixed, along])
         return messages(geometry.u, geometry.unit, filters, features, geometry.surroundings)
 
     def of_species(
@@ -76,12 +75,13 @@ class Message(nn.Module):
         filters: Tensor,  # (3, Q + 1, C)
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
         """The same where features depend on the species alone, so that neighbours of a species are summed first."""
-        scalar, along = (self.phi(s)[:2, :, None] * filters[:2, None]).flatten(1, 2).unbind()
-        return sums[0] @ scalar, sums[1:] @ along
+        scalar, along, _ = (self.phi(s)[:, :, None] * filters[:, None]).flatten(1, 2).unbind()  # (Z (Q + 1), C) each
+        one, three = sums.split([1, 3])
+        return one[0] @ scalar, three @ along
 
 
 class Update(nn.Module):
-    """Δs = a_ss + a_sv ⟨Uv, Vv⟩;  Δv = a_vv ∘ Uv  with a = MLP(s, ‖Vv‖)  (eqs. 9 and 10)."""
+    """s + a_ss + a_sv ⟨Uv, Vv⟩ and v + a_vv ∘ Uv  with a = MLP(s, ‖Vv‖)  (eqs. 9 and 10)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -94,12 +94,12 @@ class Update(nn.Module):
         s: Tensor,  # (N, C)
         v: Tensor,  # (3, N, C)
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
-        """The change of an atom's features by its own."""
+        """An atom's features, changed by its own."""
         u, w = self.u(v), self.v(v)  # (3, N, C) each
         # The small number keeps the root smooth where a vector vanishes, as it does for an isolated atom.
         length = ((w * w).sum(0) + 1e-8).sqrt()
         ss, sv, vv = self.a(torch.cat([s, length], dim=1)).unbind()
-        return ss + sv * (u * w).sum(0), vv * u
+        return s + ss + sv * (u * w).sum(0), v + vv * u
 
 
 class PaiNN(Potential):
@@ -133,6 +133,7 @@ class PaiNN(Potential):
         species = Species.of(graph, self._species, "all")
         s, v = self.embedding(graph.numbers), None  # (N, C), (3, N, C)
         for message, update, weights in zip(self.messages, self.updates, filters, strict=True):
+            assert isinstance(message, Message)
             if v is None and len(species.present) <= MANY:
                 ds, v = message.of_species(
                     self.embedding.weight[species.present], geometry.of_species(species), weights
@@ -140,9 +141,7 @@ class PaiNN(Potential):
             else:
                 ds, dv = message(s, v, weights, geometry)
                 v = dv if v is None else v + dv
-            s = s + ds
-            ds, dv = update(s, v)
-            s, v = s + ds, v + dv
+            s, v = update(s + ds, v)
         return self.readout(s)[:, 0]
 
     def geometry(self, graph: AtomsGraph) -> Geometry:
@@ -156,5 +155,6 @@ class PaiNN(Potential):
         envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
         u = self.basis(distances.to(dtype)) * envelope
         near = gather(torch.cat([u, envelope, unit.to(dtype)], 1), around.pairs)
+        u, unit = near.split([near.shape[1] - 3, 3], 1)
         sign = around.sign(dtype)
-        return Geometry(near[:, :-3] * sign.abs(), near[:, -3:] * sign, surroundings)
+        return Geometry(u * sign.abs(), unit * sign, surroundings)

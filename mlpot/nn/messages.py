@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from mlpot.graph import AtomsGraph
 from mlpot.nn.convolution import Neighborhoods, slot_sum
 from mlpot.nn.segment import bag, gather
+from mlpot.nn.species import Species
 
 
 class Surroundings:
@@ -28,6 +29,7 @@ class Surroundings:
         self.around = Neighborhoods.of(graph, 4 * channels, least=512)
         self.sources = {n_blocks: self.around.sources.repeated(n_blocks) for n_blocks in (1, 2, 5)}
         self.targets = self.around.targets.repeated(3)
+        self._species: Tensor | None = None
         block = torch.arange(5, device=graph.device)[:, None] * graph.n_atoms
         self.places = [
             (
@@ -36,6 +38,13 @@ class Surroundings:
             )
             for chunk in self.around.chunks
         ]
+
+    def species(self, species: Species) -> Tensor:
+        """(T, Z) bool: which of the species present each slot's neighbour is of."""
+        if self._species is None:
+            present = torch.arange(len(species.present), device=species.place.device)
+            self._species = species.place[self.around.sources.atom][:, None] == present
+        return self._species
 
     @classmethod
     def of(cls, graph: AtomsGraph, channels: int) -> Surroundings:
@@ -53,8 +62,7 @@ def messages(
     """Δs and Δv, differentiable to any order."""
     if torch.is_grad_enabled() and filters.requires_grad:
         return _as_a_whole(u, unit, filters, features, surroundings)
-    sums = _Messages.apply(u, unit, filters, features.contiguous(), surroundings)
-    return sums[0], sums[1:]
+    return _Messages.apply(u, unit, filters, features.contiguous(), surroundings)
 
 
 def _as_a_whole(
@@ -109,8 +117,14 @@ def _weigh(alike: Tensor, kernels: Tensor) -> Tensor:
     return alike.sum(2)
 
 
+def _added(sums: Tensor, along: Tensor) -> Tensor:
+    """Σ W₂ ∘ y and Σ r̂ (W₁ ∘ z) together, (4, n, C)."""
+    sums[1:] += along
+    return sums
+
+
 class _Messages(torch.autograd.Function):
-    """(u, r̂, F, features) -> (4, N, C): Δs, then Δv.
+    """(u, r̂, F, features) -> Δs, Δv.
 
     Each edge has its reverse, so what neighbours sent of x and y goes back to them by the same sums; what went along
     r̂, which is not the same both ways, is collected for all edges and summed by source.
@@ -119,7 +133,7 @@ class _Messages(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, u: Tensor, unit: Tensor, filters: Tensor, features: Tensor, surroundings: Surroundings
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(u, unit, filters, features)
         ctx.surroundings = surroundings
         out = features.new_zeros(4, *features.shape[1:])
@@ -127,18 +141,18 @@ class _Messages(torch.autograd.Function):
             sent = part.sent(features)
             along = torch.bmm(part.unit.mT, sent[-1].mul_(part.kernels[1])).transpose(0, 1)  # (3, n, C)
             sums = _weigh(sent[:-1], part.kernels)
-            part.put(torch.cat([sums[:1], along if len(sums) == 1 else along + sums[1:]]), out)
-        return out
+            part.put(torch.cat([sums, along]) if len(sums) == 1 else _added(sums, along), out)
+        return out[0], out[1:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, to_scalar: Tensor, to_vector: Tensor) -> Any:
         inputs, wanted, surroundings = ctx.saved_tensors, ctx.needs_input_grad, ctx.surroundings
         if torch.is_grad_enabled() or wanted[2]:
-            return *_differentiable(inputs, wanted, grad, surroundings), None
+            return *_differentiable(inputs, wanted, (to_scalar, to_vector), surroundings), None
         u, unit, filters, features = inputs
         to_u, to_unit, to_features = torch.empty_like(u), torch.empty_like(unit), torch.zeros_like(features)
         to_sent = features.new_empty(len(u), features.shape[2])  # of z
-        grad, alike, z = grad.contiguous(), features[:-1], features[-1:]
+        grad, alike, z = torch.cat([to_scalar[None], to_vector]), features[:-1], features[-1:]
         for part in _parts(u, unit, filters, surroundings):
             to_kernels = torch.empty_like(part.kernels)
             # Of r̂ (W₁ ∘ z): from the targets.
@@ -161,12 +175,12 @@ class _Messages(torch.autograd.Function):
 
 
 def _differentiable(
-    inputs: tuple[Tensor, ...], wanted: tuple[bool, ...], grad: Tensor, surroundings: Surroundings
+    inputs: tuple[Tensor, ...], wanted: tuple[bool, ...], grads: tuple[Tensor, Tensor], surroundings: Surroundings
 ) -> list[Tensor | None]:
     """The gradients of the equations as they stand, for gradients of them in turn."""
     create_graph = torch.is_grad_enabled()
     chosen = [x for x, want in zip(inputs, wanted, strict=False) if want]
     with torch.enable_grad():
         sums = _as_a_whole(inputs[0], inputs[1], inputs[2], inputs[3], surroundings)
-        found = iter(torch.autograd.grad(sums, chosen, (grad[0], grad[1:]), create_graph=create_graph))
+        found = iter(torch.autograd.grad(sums, chosen, grads, create_graph=create_graph))
     return [next(found) if want else None for want in wanted[:4]]
