@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
+from mlpot.nn.convolution import slot_sum
 from mlpot.nn.linear import Stack
+from mlpot.nn.messages import Surroundings, messages
 from mlpot.nn.radial import SincBasis, cosine_cutoff, norm
-from mlpot.nn.segment import PairEdges, bag, gather
+from mlpot.nn.segment import gather
+from mlpot.nn.species import Species
 from mlpot.potential import Potential
 from mlpot.structure import MAX_NUMBER
+
+# Up to so many species, neighbours of one are added up before the first message.
+MANY = 8
 
 
 class Config(BaseModel):
@@ -25,15 +33,20 @@ class Config(BaseModel):
     n_basis: int = Field(20, ge=1, description="radial functions that expand the distance")
 
 
-class Geometry:
-    """What the messages need of a graph: ends of its edges, one or three blocks at a time, and unit vectors."""
+class Geometry(NamedTuple):
+    """What the messages need of a graph, for each of the T places in its lists of neighbours."""
 
-    def __init__(self, edges: PairEdges, unit: Tensor, channels: int) -> None:
-        """unit: (P, 3), from target to source of each pair's edge."""
-        self.sources, self.targets, self.pairs = edges.sources(3), edges.targets(3), edges.pairs(3)
-        self.target = edges.targets()
-        directed = (gather(unit, edges.pairs()) * edges.sign(unit.dtype)).T  # (3, E)
-        self.directions = directed[:, :, None].expand(-1, -1, channels).contiguous()  # (3, E, C)
+    u: Tensor  # (T, Q + 1): radial functions times the envelope, and the envelope; zero in padding
+    unit: Tensor  # (T, 3): from target to source; zero in padding
+    surroundings: Surroundings
+
+    def of_species(self, species: Species) -> Tensor:
+        """(4, N, Z (Q + 1)): Σ_j u, then Σ_j r̂_ij u, over the neighbours of each species."""
+        kind = self.surroundings.species(species).to(self.u.dtype)  # (T, Z)
+        n_atoms = len(species.place)
+        vector = (self.unit[:, :, None] * kind[:, None]).flatten(1)  # (T, 3 Z)
+        sums = slot_sum(torch.cat([kind, vector], 1), self.u, self.surroundings.around)  # (N, 4 Z, Q + 1)
+        return sums.view(n_atoms, 4, -1).transpose(0, 1).contiguous()
 
 
 class Message(nn.Module):
@@ -47,20 +60,28 @@ class Message(nn.Module):
         self,
         s: Tensor,  # (N, C)
         v: Tensor | None,  # (3, N, C); None where all are zero still
-        filters: Tensor,  # (3, P, C)
+        filters: Tensor,  # (3, Q + 1, C): W = u · filters
         geometry: Geometry,
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
         """The messages that each atom receives."""
-        weights = gather(self.phi(s), geometry.sources) * gather(filters, geometry.pairs)  # (3, E, C)
-        scalar, along, mixed = weights.unbind()  # (E, C) each
-        vector = geometry.directions * along  # (3, E, C)
-        if v is not None:
-            vector = vector + gather(v, geometry.sources) * mixed
-        return bag(scalar, geometry.target), bag(vector, geometry.targets)
+        scalar, along, mixed = self.phi(s).split(1)  # (1, N, C) each
+        features = torch.cat([scalar, along] if v is None else [scalar, v * mixed, along])
+        return messages(geometry.u, geometry.unit, filters, features, geometry.surroundings)
+
+    def of_species(
+        self,
+        s: Tensor,  # (Z, C), of the species present
+        sums: Tensor,  # (4, N, Z (Q + 1)), of their neighbours
+        filters: Tensor,  # (3, Q + 1, C)
+    ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
+        """The same where features depend on the species alone, so that neighbours of a species are summed first."""
+        scalar, along, _ = (self.phi(s)[:, :, None] * filters[:, None]).flatten(1, 2).unbind()  # (Z (Q + 1), C) each
+        one, three = sums.split([1, 3])
+        return one[0] @ scalar, three @ along
 
 
 class Update(nn.Module):
-    """Δs = a_ss + a_sv ⟨Uv, Vv⟩;  Δv = a_vv ∘ Uv  with a = MLP(s, ‖Vv‖)  (eqs. 9 and 10)."""
+    """s + a_ss + a_sv ⟨Uv, Vv⟩ and v + a_vv ∘ Uv  with a = MLP(s, ‖Vv‖)  (eqs. 9 and 10)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -73,16 +94,18 @@ class Update(nn.Module):
         s: Tensor,  # (N, C)
         v: Tensor,  # (3, N, C)
     ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
-        """The change of an atom's features by its own."""
+        """An atom's features, changed by its own."""
         u, w = self.u(v), self.v(v)  # (3, N, C) each
         # The small number keeps the root smooth where a vector vanishes, as it does for an isolated atom.
         length = ((w * w).sum(0) + 1e-8).sqrt()
         ss, sv, vv = self.a(torch.cat([s, length], dim=1)).unbind()
-        return ss + sv * (u * w).sum(0), vv * u
+        return s + ss + sv * (u * w).sum(0), v + vv * u
 
 
 class PaiNN(Potential):
     """s⁰_i = a_{Z_i}, v⁰_i = 0; blocks of message and update; E_i = W silu(W s_i)."""
+
+    _species: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -94,6 +117,7 @@ class PaiNN(Potential):
         self.filters = Stack(3 * n, config.n_basis, channels)
         self.messages = nn.ModuleList(Message(channels) for _ in range(n))
         self.updates = nn.ModuleList(Update(channels) for _ in range(n))
+        self.register_buffer("_species", torch.arange(MAX_NUMBER + 1), persistent=False)
         half = max(1, channels // 2)
         self.readout = nn.Sequential(nn.Linear(channels, half), nn.SiLU(), nn.Linear(half, 1))
         for layer in self.modules():
@@ -104,19 +128,33 @@ class PaiNN(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
-        edges = PairEdges.of(graph)
-        dtype = self.embedding.weight.dtype
-        vectors = graph.edge_vectors(edges.pair_edge)  # (P, 3) float64
-        distances = norm(vectors)
-        envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
-        # The filters of all messages, worked out once a pair.
-        filters = self.filters(self.basis(distances.to(dtype))) * envelope  # (3 L, P, C)
-        unit = (vectors / torch.where(distances == 0, 1.0, distances)[:, None]).to(dtype)
-        geometry = Geometry(edges, unit, self.config.channels)
+        geometry = self.geometry(graph)
+        filters = torch.cat([self.filters.weight, self.filters.bias], 1).split(3)  # L of (3, Q + 1, C)
+        species = Species.of(graph, self._species, "all")
         s, v = self.embedding(graph.numbers), None  # (N, C), (3, N, C)
-        for message, update, weights in zip(self.messages, self.updates, filters.split(3), strict=True):
-            ds, dv = message(s, v, weights, geometry)
-            s, v = s + ds, dv if v is None else v + dv
-            ds, dv = update(s, v)
-            s, v = s + ds, v + dv
+        for message, update, weights in zip(self.messages, self.updates, filters, strict=True):
+            assert isinstance(message, Message)
+            if v is None and len(species.present) <= MANY:
+                ds, v = message.of_species(
+                    self.embedding.weight[species.present], geometry.of_species(species), weights
+                )
+            else:
+                ds, dv = message(s, v, weights, geometry)
+                v = dv if v is None else v + dv
+            s, v = update(s + ds, v)
         return self.readout(s)[:, 0]
+
+    def geometry(self, graph: AtomsGraph) -> Geometry:
+        """Distances and directions, worked out once a pair."""
+        surroundings = Surroundings.of(graph, self.config.channels)
+        around = surroundings.around
+        vectors = graph.edge_vectors(graph.pairs[0])  # (P, 3) float64
+        distances = norm(vectors)
+        unit = vectors / torch.where(distances == 0, 1.0, distances)[:, None]
+        dtype = self.embedding.weight.dtype
+        envelope = cosine_cutoff(distances, self.cutoff).to(dtype)[:, None]
+        u = self.basis(distances.to(dtype)) * envelope
+        near = gather(torch.cat([u, envelope, unit.to(dtype)], 1), around.pairs)
+        u, unit = near.split([near.shape[1] - 3, 3], 1)
+        sign = around.sign(dtype)
+        return Geometry(u * sign.abs(), unit * sign, surroundings)

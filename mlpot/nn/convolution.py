@@ -23,6 +23,7 @@ CHUNK = {"cpu": 1 << 19}
 LARGE = 1 << 26
 KEEP = 1 << 26  # filters kept, in floating-point numbers
 FILL = 0.8  # how full a chunk's padded lists are at least, unless it is small
+LEAST = 256  # slots of a small chunk
 
 
 class Chunk(NamedTuple):
@@ -47,11 +48,11 @@ class Chunk(NamedTuple):
 class Neighborhoods:
     """A graph's edges as padded lists of neighbours. T slots in all; a slot that is padding has sign 0.
 
-    pairs, sources: the pair and the source atom of each slot, as ends to gather by (see `mlpot.nn.segment`).
+    pairs, sources, targets: the pair and the atoms of each slot, as ends to gather by (see `mlpot.nn.segment`).
     sign (T, 1): 1 where the slot's edge points as its pair's vector does, -1 where it points back.
     """
 
-    def __init__(self, graph: AtomsGraph, width: int) -> None:
+    def __init__(self, graph: AtomsGraph, width: int, least: int = LEAST) -> None:
         edges = PairEdges.of(graph)
         target, device = edges.target, graph.device
         degree = torch.bincount(target, minlength=graph.n_atoms)
@@ -59,7 +60,7 @@ class Neighborhoods:
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(place), device=device)
         self.unsort = Ends(place, self.order, torch.arange(len(place), device=device))
-        self.chunks = _chunks(degree[self.order], max(1, CHUNK.get(device.type, LARGE) // width))
+        self.chunks = _chunks(degree[self.order], max(1, CHUNK.get(device.type, LARGE) // width), least)
         starts = torch.tensor([chunk.first for chunk in self.chunks] or [0], device=device)
         of_atom = torch.searchsorted(starts, place, right=True) - 1
         columns = [torch.tensor([chunk[k] for chunk in self.chunks] or [0], device=device) for k in (0, 2, 3)]
@@ -70,6 +71,7 @@ class Neighborhoods:
         n_slots = self.chunks[-1].slots.stop if self.chunks else 0
         self.pairs = _ends(edges.pair, where, n_slots, len(edges.pair_edge))
         self.sources = _ends(edges.source, where, n_slots, graph.n_atoms)
+        self.targets = _ends(target, where, n_slots, graph.n_atoms)
         self._sign = torch.zeros(n_slots, 1, dtype=torch.int8, device=device)
         self._sign[where] = -1
         self._sign[where[edges.pair_edge]] = 1
@@ -79,9 +81,12 @@ class Neighborhoods:
         return self._sign.to(dtype)
 
     @classmethod
-    def of(cls, graph: AtomsGraph, width: int) -> Neighborhoods:
-        """Those of a graph for filters of `width` numbers an edge, made once for it and its moved copies."""
-        return graph.derived(f"neighborhoods_{width}", lambda graph: cls(graph, width))
+    def of(cls, graph: AtomsGraph, width: int, least: int = LEAST) -> Neighborhoods:
+        """Those of a graph for filters of `width` numbers an edge, made once for it and its moved copies.
+
+        A chunk may be padded to `least` slots, however empty, since each costs a round of calls.
+        """
+        return graph.derived(f"neighborhoods_{width}_{least}", lambda graph: cls(graph, width, least))
 
 
 def _ends(index: Tensor, where: Tensor, n_slots: int, n: int) -> Ends:
@@ -93,7 +98,7 @@ def _ends(index: Tensor, where: Tensor, n_slots: int, n: int) -> Ends:
     return Ends(atom, where[order], first)
 
 
-def _chunks(degree: Tensor, most: int) -> list[Chunk]:
+def _chunks(degree: Tensor, most: int, least: int) -> list[Chunk]:
     """Chunks of at most about `most` slots, for degrees in descending order; atoms without neighbours are in none."""
     degrees = degree.cpu()
     n = int((degrees > 0).sum())
@@ -102,7 +107,7 @@ def _chunks(degree: Tensor, most: int) -> list[Chunk]:
     while first < n:
         width = int(degrees[first])
         full = int(torch.searchsorted(rising, torch.tensor(-FILL * width), right=True))
-        last = min(n, first + max(1, most // width), max(full, first + -(-256 // width)))
+        last = min(n, first + max(1, most // width), max(full, first + -(-least // width)))
         chunks.append(Chunk(first, last - first, width, slot))
         slot += (last - first) * width
         first = last
@@ -290,13 +295,21 @@ def neighbor_sum(
     around: Neighborhoods,
 ) -> Tensor:  # (N, M, Q)
     """Σ_j harmonics ⊗ basis over each atom's neighbours. Differentiable to any order."""
-    sizes = [
-        chunk.n * chunk.width for chunk in around.chunks
-    ]  # split, since a slice's gradient is as long as the whole
-    parts = zip(around.chunks, harmonics.split(sizes), gather(basis, around.pairs).split(sizes), strict=True)
-    sums = [torch.bmm(y.view(chunk.n, chunk.width, -1).mT, u.view(chunk.n, chunk.width, -1)) for chunk, y, u in parts]
+    return slot_sum(harmonics, gather(basis, around.pairs), around)
+
+
+def slot_sum(
+    a: Tensor,  # (T, M), of each slot
+    b: Tensor,  # (T, Q), of each slot
+    around: Neighborhoods,
+) -> Tensor:  # (N, M, Q)
+    """Σ_j a ⊗ b over each atom's neighbours; one of the two must be zero in padding. Differentiable to any order."""
+    # Split, since a slice's gradient is as long as the whole.
+    sizes = [chunk.n * chunk.width for chunk in around.chunks]
+    parts = zip(around.chunks, a.split(sizes), b.split(sizes), strict=True)
+    sums = [torch.bmm(x.view(chunk.n, chunk.width, -1).mT, y.view(chunk.n, chunk.width, -1)) for chunk, x, y in parts]
     alone = len(around.order) - sum(chunk.n for chunk in around.chunks)
-    together = torch.cat([*sums, basis.new_zeros(alone, harmonics.shape[1], basis.shape[1])])
+    together = torch.cat([*sums, b.new_zeros(alone, a.shape[1], b.shape[1])])
     return gather(together.flatten(1), around.unsort).view_as(together)
 
 

@@ -56,11 +56,11 @@ class Ends(NamedTuple):
     def repeated(self, n_blocks: int) -> Ends:
         """The same ends in `n_blocks` copies of the graph, one after the other."""
         block = torch.arange(n_blocks, device=self.atom.device)[:, None]
-        n_edges, n_atoms = len(self.atom), len(self.first)
+        n_edges, n_summed, n_atoms = len(self.atom), len(self.order), len(self.first)
         return Ends(
             (self.atom + block * n_atoms).reshape(-1),
             (self.order + block * n_edges).reshape(-1),
-            (self.first + block * n_edges).reshape(-1),
+            (self.first + block * n_summed).reshape(-1),
         )
 
 
