@@ -25,7 +25,7 @@ class Surroundings:
     """A graph's neighbourhoods, and their indices for features in up to five blocks (5, N, C)."""
 
     def __init__(self, graph: AtomsGraph, channels: int) -> None:
-        # A chunk's filters and messages are about eight numbers a slot and channel; half of them are used at a time.
+        # A slot and channel has about eight numbers in filters and messages, of which half are in use at a time.
         self.around = Neighborhoods.of(graph, 4 * channels, least=512)
         self.sources = {n_blocks: self.around.sources.repeated(n_blocks) for n_blocks in (1, 2, 5)}
         self.targets = self.around.targets.repeated(3)
@@ -59,7 +59,10 @@ def messages(
     features: Tensor,  # (5, N, C): x, the components of y, z; (2, N, C): x and z, where y is zero
     surroundings: Surroundings,
 ) -> tuple[Tensor, Tensor]:  # (N, C), (3, N, C)
-    """Δs and Δv, differentiable to any order."""
+    """Δs and Δv, differentiable to any order.
+
+    u must be the same for an edge and its reverse: gradients in it are right once the two are added up.
+    """
     if torch.is_grad_enabled() and filters.requires_grad:
         return _as_a_whole(u, unit, filters, features, surroundings)
     return _Messages.apply(u, unit, filters, features.contiguous(), surroundings)
