@@ -24,7 +24,6 @@ from mlpot.potential import Potential
 from mlpot.structure import MAX_NUMBER
 
 PARTS = (1, 3, 5)
-PART_OF = (0, 1, 1, 1, 2, 2, 2, 2, 2)
 
 BASES: dict[str, Callable[[int, float], nn.Module]] = {"exp_normal": ExpNormalBasis, "smooth_sinc": SmoothSincBasis}
 
@@ -191,12 +190,9 @@ class Interaction(nn.Module):
         """The atoms' features after this layer."""
         x = bounded(x)
         y = self.inward(x)
-        filters = (self.filters(geometry.radial) * geometry.envelope).unbind()  # 3 of (P, C)
-        messages = torch.stack(
-            [
-                pair_convolution(filters[part], component, geometry.edges)
-                for part, component in zip(PART_OF, y, strict=True)
-            ]
+        filters = self.filters(geometry.radial) * geometry.envelope  # (3, P, C)
+        messages = torch.cat(
+            [pair_convolution(f, part, geometry.edges) for f, part in zip(filters, parts(y), strict=True)]
         )
         if geometry.origin is not None:
             messages = messages + scaled(y, self.filters(geometry.origin))
