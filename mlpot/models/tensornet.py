@@ -29,15 +29,15 @@ BASES: dict[str, Callable[[int, float], nn.Module]] = {"exp_normal": ExpNormalBa
 
 
 class Config(BaseModel):
-    """Settings of TensorNet; the defaults are the paper's, and the choices those of the authors' code.
+    """Settings of TensorNet; the defaults are those of the authors' code, torchmd-net.
 
-    matgl's TensorNets have the basis "smooth_sinc", no self_message, and a gated readout.
+    matgl's models have the basis "smooth_sinc", no self_message and a gated readout (`mlpot.pretrained`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cutoff: float = Field(4.5, gt=0, description="radius of the neighbourhood, Å")
-    channels: int = Field(128, ge=1, description="matrices that describe an atom")
+    channels: int = Field(128, ge=2, description="matrices that describe an atom")
     n_interactions: int = Field(2, ge=0, description="interaction layers")
     n_basis: int = Field(32, ge=1, description="radial functions that expand the distance")
     basis: Literal["exp_normal", "smooth_sinc"] = Field("exp_normal", description="kind of radial functions")
@@ -46,7 +46,10 @@ class Config(BaseModel):
 
 
 def _basis() -> Tensor:
-    """(9, 3, 3): orthonormal 3×3 matrices, first the unit matrix, then three skew and five symmetric traceless ones."""
+    """(9, 3, 3): orthonormal 3×3 matrices, first the unit matrix, then three skew and five symmetric traceless ones.
+
+    A(v) w = w × v has the coordinates √2 v, and 1 has √3.
+    """
     unit = torch.eye(3, dtype=torch.float64)
     levi_civita = torch.linalg.cross(unit[:, None].expand(3, 3, 3), unit[None].expand(3, 3, 3))
     outer = [torch.outer(unit[a], unit[b]) + torch.outer(unit[b], unit[a]) for a, b in ((0, 1), (1, 2), (0, 2))]
@@ -115,7 +118,7 @@ class Geometry(NamedTuple):
     around: Neighborhoods
     radial: Tensor  # (P, Q), radial functions of each pair
     envelope: Tensor  # (P, 1)
-    harmonics: Tensor  # (T, 9) in each slot of the lists of neighbours: 1 + A(r̂) + S(r̂); zero in padding
+    harmonics: Tensor  # (T, 9), 1 + A(r̂) + S(r̂) of each slot in the lists of neighbours; zero in padding
     origin: Tensor | None  # (1, Q), radial functions at distance zero; None where atoms do not see themselves
 
 
@@ -203,7 +206,10 @@ class Interaction(nn.Module):
 
 
 class TensorNet(Potential):
-    """E_i is read out of ‖I‖², ‖A‖² and ‖S‖² of each channel of the atom's last features."""
+    """E_i = MLP(W LayerNorm(‖I_i‖², ‖A_i‖², ‖S_i‖²)) of the atom's features after the last interaction.
+
+    Envelopes multiply all that comes from a neighbour, so energy and forces go to zero smoothly at the cutoff.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -237,18 +243,17 @@ class TensorNet(Potential):
         vectors = graph.edge_vectors(edges.pair_edge)  # (P, 3) float64
         distances = norm(vectors)
         unit = (vectors / torch.where(distances == 0, 1.0, distances)[:, None]).to(dtype)
-        basis = BASIS.like(unit)
-        tensor = (unit[:, :, None] * unit[:, None]).flatten(1) @ basis[4:].T  # (P, 5)
-        # A(r̂) w = r̂ × w has coordinates √2 r̂; it changes sign with the direction.
-        even = gather(torch.cat([torch.full_like(tensor[:, :1], math.sqrt(3.0)), tensor], 1), around.pairs)
-        odd = gather(math.sqrt(2.0) * unit, around.pairs)
-        sign = around.sign(dtype)
-        scalar, tensor = (even * sign.abs()).split([1, 5], 1)
+        scalar, vector = torch.full_like(unit[:, :1], math.sqrt(3.0)), math.sqrt(2.0) * unit
+        tensor = (unit[:, :, None] * unit[:, None]).flatten(1) @ BASIS.like(unit)[4:].T  # (P, 5)
+        # Of a pair's two edges the second points back, which changes the sign of A(r̂) alone.
+        odd = around.sign(dtype)
+        even = odd.abs()
+        signs = torch.cat([even, odd.expand(-1, 3), even.expand(-1, 5)], 1)
         return Geometry(
             edges,
             around,
             self.basis(distances.to(dtype)),
             cosine_cutoff(distances, self.cutoff).to(dtype)[:, None],
-            torch.cat([scalar, odd * sign, tensor], 1),
+            gather(torch.cat([scalar, vector, tensor], 1), around.pairs) * signs,
             self.basis(torch.zeros(1, dtype=dtype, device=graph.device)) if self.config.self_message else None,
         )
