@@ -1,6 +1,9 @@
-"""Linear maps in stacks: several at once, their results one after the other along the first axis."""
+"""Linear maps in stacks: several at once, their results one after the other along the first axis; gated networks."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,3 +28,21 @@ class Stack(nn.Module):
         if x.dim() == 2:
             x = x.expand(self.weight.shape[0], -1, -1)
         return torch.baddbmm(self.bias, x, self.weight)
+
+
+def network(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers of these sizes with SiLU between them."""
+    first, *others = (nn.Linear(n_in, n_out) for n_in, n_out in itertools.pairwise(sizes))
+    return nn.Sequential(first, *(module for layer in others for module in (nn.SiLU(), layer)))
+
+
+class Gated(nn.Module):
+    """y = f(x) σ(g(x)) with two networks f and g of the same sizes, SiLU between their layers."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.value, self.gate = network(sizes), network(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, n_in) -> (N, n_out)."""
+        return self.value(x) * torch.sigmoid(self.gate(x))

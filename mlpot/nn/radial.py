@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mlpot.nn.constant import Constant
+
 
 def norm(vectors: Tensor) -> Tensor:
     """Lengths of vectors (E, 3) -> (E,), with the gradient of a zero vector taken as zero."""
@@ -71,3 +73,50 @@ class SincBasis(nn.Module):
         zero = (distances == 0)[:, None]
         safe = torch.where(zero, 1.0, distances[:, None])
         return torch.where(zero, frequencies, torch.sin(safe * frequencies) / safe)
+
+
+class ExpNormalBasis(nn.Module):
+    """f(d) exp(-β (exp(-5 d / cutoff) - μ_k)²), f the cosine cutoff, μ_k evenly from exp(-cutoff) to 1.
+
+    β = (2 (1 - exp(-cutoff)) / n)⁻², cutoff in Å: PhysNet's (arXiv:1902.08408) with the scale of arXiv:2306.06482.
+    """
+
+    def __init__(self, n_basis: int, cutoff: float) -> None:
+        super().__init__()
+        self.n_basis, self.cutoff = n_basis, cutoff
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """(E,) in Å -> (E, n_basis)."""
+        first = math.exp(-self.cutoff)
+        centers = torch.linspace(first, 1.0, self.n_basis, dtype=distances.dtype, device=distances.device)
+        difference = torch.exp(distances * (-5.0 / self.cutoff))[:, None] - centers
+        gaussians = torch.exp(difference * difference * -((0.5 * self.n_basis / (1.0 - first)) ** 2))
+        return gaussians * cosine_cutoff(distances, self.cutoff)[:, None]
+
+
+class SmoothSincBasis(nn.Module):
+    """Orthonormal combinations of sin(k π d / cutoff) / d that vanish at the cutoff with two derivatives.
+
+    J. Chem. Phys. 150, 154102 (2019), used in M3GNet (arXiv:2202.02450).
+    """
+
+    def __init__(self, n_basis: int, cutoff: float) -> None:
+        super().__init__()
+        self._sines = SincBasis(n_basis + 1, cutoff)
+        k = torch.arange(1, n_basis + 2, dtype=torch.float64)
+        # f_n is the sum of the n-th and the next function, each divided by its value at zero.
+        unit = torch.eye(n_basis + 1, dtype=torch.float64) * cutoff / (math.pi * k)
+        pairs = unit[:-1] + unit[1:]
+        a, b = k[:-1], k[1:]
+        sign = (-1.0) ** (a - 1)
+        f = (sign * math.sqrt(2.0) * math.pi / cutoff**1.5 * a * b / (a**2 + b**2).sqrt())[:, None] * pairs
+        e = (a - 1) ** 2 * (a + 1) ** 2 / (4 * a**4 + 1)
+        rows, d = [f[0]], 1.0
+        for n in range(1, n_basis):
+            last, d = d, 1.0 - float(e[n]) / d
+            rows.append((f[n] + math.sqrt(float(e[n]) / last) * rows[-1]) / math.sqrt(d))
+        self._matrix = Constant(torch.stack(rows))
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """(E,) in Å -> (E, n_basis)."""
+        return self._sines(distances) @ self._matrix.like(distances).T

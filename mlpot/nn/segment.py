@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -87,10 +88,14 @@ class _PairConvolution(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, h: Tensor, edges: PairEdges) -> Tensor:
         ctx.save_for_backward(weights, h)
         ctx.edges = edges
-        # Gradients arrive transposed or expanded at times, where gathering is several times slower.
-        weights, h = weights.contiguous(), h.contiguous()
-        product = F.embedding(edges.pair, weights).mul_(F.embedding(edges.source, h))
-        return F.embedding_bag(edges.every_edge, product, edges.first_edge, mode="sum")
+        kernels = F.embedding(edges.pair, weights.contiguous())
+        sums = [
+            F.embedding_bag(
+                edges.every_edge, F.embedding(edges.source, block).mul_(kernels), edges.first_edge, mode="sum"
+            )
+            for block in _blocks(h)
+        ]
+        return torch.stack(sums) if h.dim() > 2 else sums[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -104,16 +109,20 @@ class _PairConvolution(torch.autograd.Function):
 
 
 class _PairProduct(torch.autograd.Function):
-    """w_pair = a_i ∘ b_j + a_j ∘ b_i: the gradient of the pair convolution in its weights."""
+    """w_pair = a_i ∘ b_j + a_j ∘ b_i, summed over blocks: the gradient of the pair convolution in its weights."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, edges: PairEdges) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.edges = edges
         i, j = edges.pair_target, edges.pair_source
-        a, b = a.contiguous(), b.contiguous()
-        product = F.embedding(i, a).mul_(F.embedding(j, b))
-        return product.addcmul_(F.embedding(j, a), F.embedding(i, b))
+        product: Tensor | None = None
+        for x, y in zip(_blocks(a), _blocks(b), strict=True):
+            ahead, back = F.embedding(i, x), F.embedding(j, x)
+            product = ahead.mul_(F.embedding(j, y)) if product is None else product.addcmul_(ahead, F.embedding(j, y))
+            product.addcmul_(back, F.embedding(i, y))
+        assert product is not None
+        return product
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -124,6 +133,12 @@ class _PairProduct(torch.autograd.Function):
             _PairConvolution.apply(grad, a, ctx.edges) if need_b else None,
             None,
         )
+
+
+def _blocks(h: Tensor) -> Sequence[Tensor]:
+    """(K, N, C) as K of (N, C); one that is (N, C) already stays so."""
+    # Gradients arrive transposed or expanded at times, where gathering is several times slower.
+    return h.contiguous().unbind() if h.dim() > 2 else (h.contiguous(),)
 
 
 class PairEdges:
@@ -170,6 +185,7 @@ class PairEdges:
 def pair_convolution(weights: Tensor, h: Tensor, edges: PairEdges) -> Tensor:
     """m_i = sum_j W_ij ∘ h_j with one weight row a pair: weights (P, C), h (N, C) -> (N, C).
 
+    Also h (K, N, C) -> (K, N, C), with the same weights for each of the K blocks.
     Differentiable to any order in weights and h.
     """
     return _PairConvolution.apply(weights, h, edges)

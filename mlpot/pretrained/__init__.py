@@ -24,12 +24,13 @@ def readers() -> list[Any]:
 
 
 def load(path: str | os.PathLike[str]) -> Potential:
-    """The potential in a file: a .mlpot file, or a model file of another package (mace-torch), on the CPU.
+    """The potential in a file: a .mlpot file, or a model of another package (mace-torch, matgl), on the CPU.
 
+    matgl's models are folders; the model.json in one may be named too.
     Raises UserError for a file that is missing, damaged, of an unknown kind or version, or that holds code.
     """
     file = Path(path)
-    if file.is_file() and file.suffix != ".mlpot":
+    if file.exists() and file.suffix != ".mlpot":
         for reader in readers():
             if reader.recognises(file):
                 return reader.load(file)

@@ -151,6 +151,14 @@ def test_pair_convolution():
     assert twice(lambda w, x: pair_convolution(w, x, edges).sin(), weights, h)
 
 
+def test_pair_convolution_of_blocks():
+    edges = PairEdges.of(graph())
+    weights, h = random(len(edges.pair_edge), 2), random(3, graph().n_atoms, 2)
+    expected = torch.stack([pair_convolution(weights, block, edges) for block in h])
+    assert torch.equal(pair_convolution(weights, h, edges), expected)
+    assert twice(lambda w, x: pair_convolution(w, x, edges).sin(), weights, h)
+
+
 def test_no_edges_at_all():
     one = AtomsGraph.from_ase([Atoms("H"), Atoms("H")], 5.0)
     edges = PairEdges.of(one)
