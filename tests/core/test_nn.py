@@ -13,8 +13,16 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from mlpot import AtomsGraph
 from mlpot.nn.activation import ShiftedSoftplus, shifted_softplus
-from mlpot.nn.linear import Stack
-from mlpot.nn.radial import GaussianBasis, SincBasis, cosine_cutoff, norm, polynomial_cutoff
+from mlpot.nn.linear import Gated, Stack
+from mlpot.nn.radial import (
+    ExpNormalBasis,
+    GaussianBasis,
+    SincBasis,
+    SmoothSincBasis,
+    cosine_cutoff,
+    norm,
+    polynomial_cutoff,
+)
 from mlpot.nn.segment import PairEdges, bag, gather, pair_convolution, segment_sum
 
 
@@ -81,6 +89,41 @@ def test_sinc_basis():
     (slope,) = torch.autograd.grad(basis(at_zero).sum(), at_zero)
     assert float(slope) == 0.0
     assert twice(basis, torch.linspace(0.1, 4.9, 4, dtype=torch.float64, requires_grad=True))
+
+
+def test_exp_normal_basis():
+    d = torch.tensor([0.0, 1.3, 5.0, 5.1], dtype=torch.float64, requires_grad=True)
+    basis = ExpNormalBasis(4, 5.0)
+    values = basis(d)
+    centers = np.linspace(math.exp(-5.0), 1.0, 4)
+    width = 0.5 * (1.0 - math.exp(-5.0))  # 2 / n of the span of the centres
+    expected = np.exp(-(((math.exp(-1.3) - centers) / width) ** 2)) * 0.5 * (math.cos(1.3 * math.pi / 5.0) + 1.0)
+    assert values[1].tolist() == pytest.approx(expected, abs=1e-15)
+    assert values[0, 3] == 1.0
+    assert values[2:].abs().max() < 1e-30
+    assert twice(basis, d[:2])
+
+
+def test_smooth_sinc_basis():
+    """Orthonormal on the sphere within the cutoff, where value and two derivatives vanish."""
+    basis, cutoff = SmoothSincBasis(4, 3.0), 3.0
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    d = torch.from_numpy(0.5 * cutoff * (nodes + 1.0))
+    measure = torch.from_numpy(0.5 * cutoff * weights) * d**2
+    values = basis(d)
+    assert torch.allclose((values * measure[:, None]).T @ values, torch.eye(4, dtype=torch.float64), atol=1e-12)
+    for n in range(4):
+        end = torch.tensor([cutoff], dtype=torch.float64, requires_grad=True)
+        value = basis(end)[0, n]
+        (first,) = torch.autograd.grad(value, end, create_graph=True)
+        (second,) = torch.autograd.grad(first, end)
+        assert max(abs(float(x.detach())) for x in (value, first, second)) < 1e-12
+
+
+def test_gated():
+    layer, x = Gated([3, 4, 2]).double(), random(5, 3)
+    value, gate = (n[2](torch.nn.functional.silu(n[0](x))) for n in (layer.value, layer.gate))
+    assert torch.allclose(layer(x), value / (1.0 + torch.exp(-gate)))
 
 
 def graph():
