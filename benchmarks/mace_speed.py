@@ -17,7 +17,7 @@ from typing import Any
 
 import ase
 import torch
-from side_by_side import Peer, compare, header
+from side_by_side import Peer, compare, header, training
 
 import mlpot
 from mlpot.allocator import keep_freed_memory
@@ -36,22 +36,6 @@ def calling(model: Path, atoms: ase.Atoms) -> Callable[[], object]:
         atoms.get_forces()
 
     return call
-
-
-def training(path: Path, atoms: ase.Atoms, batch: int) -> Callable[[], object]:
-    """A training step on copies of one structure, whose graph is prepared."""
-    model = mlpot.load(path).float()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    graph = mlpot.AtomsGraph.from_ase([atoms] * batch, model.cutoff)
-    _ = graph.pairs
-
-    def step() -> None:
-        optimizer.zero_grad()
-        out = mlpot.predict(model, graph, create_graph=True)
-        (out.energy.pow(2).mean() + out.forces.pow(2).mean()).backward()
-        optimizer.step()
-
-    return step
 
 
 def main() -> None:
@@ -82,7 +66,9 @@ def main() -> None:
             for name, batch in (("aspirin", 8), ("water192", 1)):
                 if name in options.names and (shape, name) != ("mp_medium", "water192"):  # minutes a step for the peer
                     command = f"train {shape} {name} {batch} 2"
-                    rows[command] = compare(training(model, atoms[name], batch), peer, command, options.rounds)
+                    rows[command] = compare(
+                        training(mlpot.load(model).float(), atoms[name], batch), peer, command, options.rounds
+                    )
         spelled = f"python benchmarks/mace_speed.py {options.structures.name} --threads {options.threads}"
         result = {**header(spelled, options.threads, peer), "float": "float32, random weights", "rows": rows}
     if options.output:

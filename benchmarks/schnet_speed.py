@@ -17,7 +17,7 @@ from typing import Any
 
 import ase
 import torch
-from side_by_side import Peer, compare, header
+from side_by_side import Peer, compare, header, training
 
 import mlpot
 from mlpot import models
@@ -46,7 +46,7 @@ class Ours:
         words = command.split()
         atoms = self.atoms[words[1]].copy()
         if words[0] == "train":
-            return self.training(atoms, int(words[2]))
+            return training(models.build(self.name, **SIZES), atoms, int(words[2]))
         if words[2] == "ef":
             frozen = mlpot.Calculator(self.model).potential
             graph = mlpot.AtomsGraph.from_ase(atoms, self.model.cutoff)
@@ -58,20 +58,6 @@ class Ours:
             atoms.get_forces()
 
         return call
-
-    def training(self, atoms: ase.Atoms, batch: int) -> Callable[[], object]:
-        model = models.build(self.name, **SIZES)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-        graph = mlpot.AtomsGraph.from_ase([atoms] * batch, model.cutoff)
-        _ = graph.pairs
-
-        def step() -> None:
-            optimizer.zero_grad()
-            out = mlpot.predict(model, graph, create_graph=True)
-            (out.energy.pow(2).mean() + out.forces.pow(2).mean()).backward()
-            optimizer.step()
-
-        return step
 
 
 def main() -> None:

@@ -13,6 +13,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import ase
+import torch
+
+import mlpot
+from mlpot.potential import Potential
 from mlpot.train.run import versions
 
 
@@ -71,6 +76,21 @@ def compare(work: Callable[[], object], peer: Peer, command: str, rounds: int) -
         flush=True,
     )
     return row
+
+
+def training(model: Potential, atoms: ase.Atoms, batch: int) -> Callable[[], object]:
+    """A training step on copies of one structure, whose graph is prepared."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    graph = mlpot.AtomsGraph.from_ase([atoms] * batch, model.cutoff)
+    _ = graph.pairs
+
+    def step() -> None:
+        optimizer.zero_grad()
+        out = mlpot.predict(model, graph, create_graph=True)
+        (out.energy.pow(2).mean() + out.forces.pow(2).mean()).backward()
+        optimizer.step()
+
+    return step
 
 
 def header(command: str, threads: int, peer: Peer) -> dict[str, Any]:

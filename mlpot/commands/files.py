@@ -34,9 +34,11 @@ def read_options(overrides: list[str] | None) -> ReadOptions:
 
 
 def model_path(path: str | Path) -> Path:
-    """A .mlpot file, or the best one of a run folder."""
+    """A model's file, the best one of a run folder, or a folder that is a model of another package."""
     file = Path(path)
     if file.is_dir():
+        if (file / "model.json").is_file():  # matgl's
+            return file
         if not (file / "best.mlpot").is_file():
             raise UserError(f"{file}: is a folder without best.mlpot; give a .mlpot file or a run folder.")
         return file / "best.mlpot"

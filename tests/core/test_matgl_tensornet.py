@@ -8,8 +8,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import mlpot
+from mlpot.cli import app
 from mlpot.convert.ase import to_voigt
 from mlpot.errors import UserError
 from mlpot.pretrained import matgl_tensornet
@@ -110,3 +112,11 @@ def test_damaged_weights(folder, tmp_path):
     (tmp_path / "state.pt").write_bytes(data[: len(data) // 2])
     with pytest.raises(UserError, match=r"state\.pt"):
         mlpot.load(tmp_path)
+
+
+def test_the_command_line_takes_the_folder(folder, tmp_path):
+    (tmp_path / "water.xyz").write_text("3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n")
+    words = ["predict", str(folder), str(tmp_path / "water.xyz"), "-o", str(tmp_path / "out.xyz")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "energy=-14.117" in (tmp_path / "out.xyz").read_text()
