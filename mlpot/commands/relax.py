@@ -44,7 +44,7 @@ def relax(
 
     screen = terminal.console(as_json)
     frames = read_structures(structures, index)
-    torch.set_num_threads(threads_for(max(len(atoms) for atoms in frames)))
+    torch.set_num_threads(threads_for(max((len(atoms) for atoms in frames), default=1)))
     calculator = Calculator(model_path(model), device=device, dtype=dtype)
     done: list[Any] = []
     rows: list[dict[str, Any]] = []

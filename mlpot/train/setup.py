@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from mlpot import models
 from mlpot.compose import ReferenceEnergies, Scaled, Sum
@@ -202,11 +203,15 @@ def _present_terms(terms: LossConfig, train: Dataset) -> tuple[LossConfig, list[
 def from_data(config: Config, train: Dataset, frames: list[Frame]) -> tuple[Config, list[str]]:
     """The settings with what a model wants to know of its data: `elements` and `average_neighbors`, if it has them."""
     schema, settings = models.config_class(config.model.name), config.model.settings
+    try:
+        checked = schema(**settings)
+    except ValidationError as error:
+        raise UserError(models.explain(error, schema, f"model {config.model.name}")) from None
     found: dict[str, object] = {}
     if "elements" in schema.model_fields and settings.get("elements") is None:
         found["elements"] = list(train.elements)
     if "average_neighbors" in schema.model_fields and "average_neighbors" not in settings:
-        cutoff = float(settings.get("cutoff", schema.model_fields["cutoff"].default))
+        cutoff = float(checked.cutoff)  # type: ignore[attr-defined]
         some = frames[:: max(1, len(frames) // NEIGHBOR_FRAMES)]
         n_edges = sum(neighbor_list(frame.structure, cutoff)[0].shape[1] for frame in some)
         found["average_neighbors"] = round(max(1.0, n_edges / sum(len(frame.structure) for frame in some)), 3)

@@ -350,3 +350,10 @@ def test_a_model_is_told_the_elements_and_the_neighbours_of_its_data(mixed: Path
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]
     assert saved["elements"] == [18]
     assert saved["average_neighbors"] == network.config.average_neighbors
+
+
+@pytest.mark.parametrize("wrong", ["model.cutoff=abc", "model.cutoff=-1", "model.chanels=4"])
+def test_settings_that_do_not_fit_the_model_are_one_message(mixed: Path, tmp_path: Path, wrong: str) -> None:
+    values = {"data": {"train": str(mixed)}, "out": str(tmp_path / "run")}
+    with pytest.raises(UserError, match="model mace: "):
+        train(resolve(apply_overrides(values, ["model.name=mace", "epochs=1", wrong]), "test"), silent)
