@@ -21,6 +21,22 @@ MAX_NUMBER = len(SYMBOLS) - 1
 
 
 @dataclass(frozen=True)
+class Bonds:
+    """Bonds of n atoms, and what is said of both (see `mlpot.convert.rdkit` for the columns).
+
+    | field         | shape, dtype      | meaning                        |
+    |---------------|-------------------|--------------------------------|
+    | index         | (2, b) int64      | the two atoms, each bond once  |
+    | features      | (b, F_b) float64  | of each bond                   |
+    | atom_features | (n, F_a) float64  | of each atom                   |
+    """
+
+    index: NDArray[np.int64]
+    features: NDArray[np.float64]
+    atom_features: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Structure:
     """n atoms.
 
@@ -32,6 +48,9 @@ class Structure:
     | pbc       | (3,) bool       | periodic along each lattice vector                   |
     | charge    | float or None   | total charge in e, where one was stated              |
     | spin      | float or None   | spin multiplicity 2S + 1, where one was stated       |
+    | bonds     | Bonds or None   | the molecule's bonds, where they are known           |
+
+    A molecule known by its bonds alone (from a SMILES, say) has positions that are all NaN.
     """
 
     numbers: NDArray[np.int64]
@@ -40,6 +59,7 @@ class Structure:
     pbc: NDArray[np.bool_]
     charge: float | None = None
     spin: float | None = None
+    bonds: Bonds | None = None
 
     @classmethod
     def of(
@@ -50,6 +70,7 @@ class Structure:
         pbc: object = False,
         charge: float | None = None,
         spin: float | None = None,
+        bonds: Bonds | None = None,
     ) -> Structure:
         """From anything numpy can read; `cell` and `pbc` may be left out for molecules. Checks (see `check`)."""
         box = np.zeros((3, 3)) if cell is None else np.array(cell, dtype=np.float64)
@@ -60,12 +81,18 @@ class Structure:
             np.broadcast_to(np.array(pbc, dtype=bool), (3,)).copy(),
             charge,
             spin,
+            bonds,
         )
         structure.check()
         return structure
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the positions are known; a molecule from a SMILES has only its bonds."""
+        return self.bonds is None or not bool(np.isnan(self.positions).all())
 
     def check(self, where: str = "structure") -> None:
         """Raise UserError for what no model can take: no atoms, NaN, unknown elements, a flat periodic cell."""
@@ -83,7 +110,7 @@ class Structure:
                 f"{where}: atom {atom} has atomic number {int(self.numbers[atom])}; "
                 f"expected 1 (H) to {MAX_NUMBER} (Og)."
             )
-        if not np.isfinite(self.positions).all():
+        if self.has_positions and not np.isfinite(self.positions).all():
             atom = int(np.flatnonzero(~np.isfinite(self.positions).all(axis=1))[0])
             raise UserError(
                 f"{where}: the position of atom {atom} is {self.positions[atom].tolist()}, not a finite number."

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlpot.data.frame import LABELS, Frame
+from mlpot.target import Target
 
 
 class Dataset(Protocol):
     """n labelled structures.
 
     path: where they came from; sha: hash of the content (hex); source: name of the format; notes: what was assumed
-    and converted; theory: level of theory, where stated; elements: atomic numbers present.
+    and converted; theory: level of theory, where stated; elements: atomic numbers present; targets: the properties
+    that frames may carry, with their units.
     """
 
     path: str
@@ -25,6 +27,7 @@ class Dataset(Protocol):
     notes: tuple[str, ...]
     theory: str
     elements: tuple[int, ...]
+    targets: tuple[Target, ...]
 
     def __len__(self) -> int: ...
 
@@ -58,8 +61,9 @@ class MemoryDataset:
         source: str = "memory",
         notes: tuple[str, ...] = (),
         theory: str = "",
+        targets: tuple[Target, ...] = (),
     ) -> None:
-        self.frames = list(frames)
+        self.frames, self.targets = list(frames), targets
         self.path, self.sha, self.source, self.notes, self.theory = path, sha, source, notes, theory
         numbers = [np.unique(frame.structure.numbers) for frame in self.frames]
         self.elements = tuple(int(z) for z in np.unique(np.concatenate(numbers))) if numbers else ()
@@ -96,6 +100,7 @@ class Subset:
         self.dataset, self.indices = dataset, np.asarray(indices, dtype=np.int64)
         self.path, self.sha, self.source = dataset.path, dataset.sha, dataset.source
         self.notes, self.theory, self.elements = dataset.notes, dataset.theory, dataset.elements
+        self.targets = dataset.targets
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -133,6 +138,7 @@ class Concatenated:
         self.notes = tuple(dict.fromkeys(note for part in self.parts for note in part.notes))
         self.theory = ", ".join(dict.fromkeys(part.theory for part in self.parts if part.theory))
         self.elements = tuple(sorted({z for part in self.parts for z in part.elements}))
+        self.targets = tuple({target.name: target for part in self.parts for target in part.targets}.values())
 
     def __len__(self) -> int:
         return int(self._ends[-1])

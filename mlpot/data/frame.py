@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class Frame:
     | stress      | (3, 3)   | eV/Å³ | ASE's sign: negative under compression                |
     | weight      | float    |       | weight of the frame in the loss                       |
     | config_type | str      |       | the group the frame belongs to, "" where none         |
+    | properties  | mapping  |       | molecular properties by name, in the unit of the data set's `targets` |
     | info        | mapping  |       | other text and numbers of the frame, kept for outputs |
     """
 
@@ -35,6 +36,7 @@ class Frame:
     weight: float = 1.0
     config_type: str = ""
     info: Mapping[str, str | float | int] = field(default_factory=dict)
+    properties: Mapping[str, float | NDArray[np.float64]] = field(default_factory=dict)
 
     def has(self, label: str) -> bool:
         """Whether the frame carries the label "energy", "forces" or "stress"."""
@@ -72,4 +74,18 @@ def checked(frame: Frame, where: str) -> Frame:
             labels[label] = float(array) if not shape else array
     if not (np.isfinite(frame.weight) and frame.weight >= 0):
         raise UserError(f"{where}: weight {frame.weight}; expected a finite number, zero or more.")
-    return Frame(frame.structure, weight=frame.weight, config_type=frame.config_type, info=frame.info, **labels)  # type: ignore[arg-type]
+    return replace(frame, properties=_finite(frame.properties, where), **labels)  # type: ignore[arg-type]
+
+
+def _finite(
+    properties: Mapping[str, float | NDArray[np.float64]], where: str
+) -> dict[str, float | NDArray[np.float64]]:
+    """The properties that there are: those that are wholly NaN are missing; UserError for a part of one."""
+    kept: dict[str, float | NDArray[np.float64]] = {}
+    for name, value in properties.items():
+        finite = np.isfinite(value)
+        if finite.all():
+            kept[name] = value
+        elif not np.isnan(value).all():
+            raise UserError(f"{where}: property {name} is not finite: {np.asarray(value).tolist()}.")
+    return kept

@@ -31,6 +31,7 @@ from mlpot import __version__
 from mlpot.data.frame import LABELS, Frame, checked
 from mlpot.errors import UserError
 from mlpot.structure import Structure
+from mlpot.target import Target
 
 FORMAT = "mlpot store"
 VERSION = 1
@@ -77,6 +78,7 @@ class Store:
     """A data set in a store. Opening reads the header alone; each frame is read when asked for."""
 
     source = FORMAT
+    targets: tuple[Target, ...] = ()
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
