@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlpot.bonds import BondTable
 from mlpot.convert import ase as _ase
 from mlpot.convert import pyg as _pyg
 from mlpot.convert import pymatgen as _pymatgen
@@ -38,6 +39,7 @@ class AtomsGraph:
     | cutoff     | float             | Å; all pairs nearer than this are edges                     |
     | charge     | (S,) float64, None | total charge in e; None where no structure states one      |
     | spin       | (S,) float64, None | spin multiplicity 2S + 1; None where no structure states one |
+    | bonds      | BondTable or None | bonds and their features; None where no structure states any |
 
     Positions stay in float64 whatever the model's dtype: a molecule 5000 Å from the origin has the same edge vectors
     as one at the origin. Edge vectors are computed, never stored, so that gradients in positions and strain come free.
@@ -53,6 +55,7 @@ class AtomsGraph:
     cutoff: float
     charge: Tensor | None = None
     spin: Tensor | None = None
+    bonds: BondTable | None = None
 
     @property
     def n_structures(self) -> int:
@@ -68,6 +71,11 @@ class AtomsGraph:
     def n_edges(self) -> int:
         """E, directed."""
         return self.edge_index.shape[1]
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether positions are known; molecules from a SMILES have their bonds alone, and positions that are NaN."""
+        return self.bonds is None or not bool(torch.isnan(self.positions).any())
 
     @property
     def device(self) -> torch.device:
@@ -117,7 +125,7 @@ class AtomsGraph:
         if torch.device(device) == self.device:
             return self
         moved: dict[str, Any] = {
-            f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+            f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor | BondTable)
         }
         return replace(self, **moved)
 
@@ -128,6 +136,8 @@ class AtomsGraph:
             if not isinstance(source, Iterable) or isinstance(source, str):
                 raise UserError(f"expected a Structure or a list of them, got {type(source).__name__}.")
             return collate([cls.from_structure(one, cutoff) for one in source])
+        if not source.has_positions:
+            return cls.from_edges(source, np.zeros((2, 0), np.int64), np.zeros((0, 3), np.int64), cutoff)
         return cls.from_edges(source, *neighbor_list(source, cutoff), cutoff)
 
     @classmethod
@@ -144,6 +154,7 @@ class AtomsGraph:
             float(cutoff),
             None if source.charge is None else torch.tensor([source.charge], dtype=torch.float64),
             None if source.spin is None else torch.tensor([source.spin], dtype=torch.float64),
+            None if source.bonds is None else BondTable.of(source.bonds),
         )
 
     @classmethod
@@ -201,6 +212,7 @@ class AtomsGraph:
                 pbc[s],
                 None if charges is None else charges[s],
                 None if spins is None else spins[s],
+                None if self.bonds is None else self.bonds.of_atoms(int(first), int(last)).plain(),
             )
             for s, (first, last) in enumerate(itertools.pairwise(bounds))
         ]
@@ -229,6 +241,7 @@ class AtomsGraph:
                     self.cutoff,
                     None if self.charge is None else self.charge[s : s + 1],
                     None if self.spin is None else self.spin[s : s + 1],
+                    None if self.bonds is None else self.bonds.of_atoms(start, start + count),
                 )
             )
         return graphs
@@ -306,6 +319,17 @@ def _joined(graphs: Sequence[AtomsGraph], name: str, default: float) -> Tensor |
     return torch.cat(filled)
 
 
+def _joined_bonds(graphs: Sequence[AtomsGraph]) -> BondTable | None:
+    tables = [graph.bonds for graph in graphs]
+    known = [table for table in tables if table is not None]
+    if not known:
+        return None
+    if len(known) < len(tables):
+        missing = next(number for number, table in enumerate(tables) if table is None)
+        raise UserError(f"structure {missing} of the batch has no bonds, but others have: give all of them, or none.")
+    return BondTable.joined(known)
+
+
 def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
     """Several graphs as one batch. The cutoff is the smallest of theirs."""
     if not graphs:
@@ -327,6 +351,7 @@ def collate(graphs: Sequence[AtomsGraph]) -> AtomsGraph:
         min(g.cutoff for g in graphs),
         _joined(graphs, "charge", 0.0),
         _joined(graphs, "spin", 1.0),
+        _joined_bonds(graphs),
     )
     if all("pairs" in g.__dict__.get("_derived", {}) for g in graphs):
         pairs = [g.pairs for g in graphs]

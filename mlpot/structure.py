@@ -22,7 +22,7 @@ MAX_NUMBER = len(SYMBOLS) - 1
 
 @dataclass(frozen=True)
 class Bonds:
-    """Bonds of n atoms, and what is said of both (see `mlpot.convert.rdkit` for the columns).
+    """Bonds of n atoms, and what is said of both (see `mlpot.convert.smiles` for the columns).
 
     | field         | shape, dtype      | meaning                        |
     |---------------|-------------------|--------------------------------|

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlpot.convert.smiles import bonds_of
 from mlpot.errors import UserError
 from mlpot.structure import Structure
 
 
 def structure(mol: Any, conformer: int = -1) -> Structure:
-    """Structure of an rdkit ``Mol``: positions of its conformer in Å, the formal charge as total charge.
+    """Structure of an rdkit ``Mol``: positions of its conformer in Å, the formal charge as total charge, its bonds.
 
     The molecule needs three-dimensional coordinates and explicit hydrogens; both are errors when missing, since a
     potential cannot guess them.
@@ -28,7 +29,7 @@ def structure(mol: Any, conformer: int = -1) -> Structure:
     if 0 in numbers:
         raise UserError(f"atom {numbers.index(0)} of the rdkit Mol is a dummy atom (*); expected a chemical element.")
     charge = float(sum(atom.GetFormalCharge() for atom in mol.GetAtoms()))
-    return Structure.of(numbers, coordinates.GetPositions(), charge=charge)
+    return Structure.of(numbers, coordinates.GetPositions(), charge=charge, bonds=bonds_of(mol))
 
 
 def to_rdkit(source: Structure) -> Any:

@@ -17,7 +17,7 @@ PACKAGE = Path(mlpot.__file__).parent
 ORDER = (
     ("errors", "units", "target", "structure", "device", "allocator"),
     ("neighbors",),
-    ("convert",),
+    ("convert", "bonds"),
     ("graph",),
     ("nn",),
     ("potential",),
