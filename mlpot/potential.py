@@ -2,77 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
-from mlpot.structure import MAX_NUMBER, SYMBOLS, symbols_of
+from mlpot.model import Features, Model
 
 
-class Potential(nn.Module):
-    """What a model author writes: `cutoff`, `atom_energies` and a frozen pydantic `config`.
-
-    | name             | type               | meaning                                                            |
-    |------------------|--------------------|--------------------------------------------------------------------|
-    | cutoff           | float, Å           | the graph must hold every pair nearer than this                    |
-    | elements         | tuple[int] or None | atomic numbers it may be used for; None where any will do          |
-    | structure_inputs | tuple[str]         | of "charge" and "spin", those that enter the energy                |
-    | config           | pydantic model     | what rebuilds it, without its parameters                           |
-    | metadata         | dict               | where it comes from: data, hashes, errors, versions                |
+class Potential(Model):
+    """What a model author writes: `cutoff`, `atom_energies` and a frozen pydantic `config` (see `Model`).
 
     `atom_energies` must let energies and forces go to zero smoothly at the cutoff, and must not change the graph.
+    A network whose features other properties can be read out of defines `features` as well, with `channels` scalars
+    and `vector_channels` vectors; what nothing but the energy needs lies in submodules called `readout`.
     """
 
-    cutoff: float
-    structure_inputs: tuple[str, ...] = ()
-    config: Any
-    _known: Tensor | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: tuple[int, ...] | None = None
-        self.metadata: dict[str, Any] = {}
-        self.register_buffer("_known", None, persistent=False)
+    channels: int = 0
+    vector_channels: int = 0
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """Energy of each atom in eV, (N,), in the model's own dtype or float64."""
         raise NotImplementedError(f"{type(self).__name__} must define atom_energies(graph)")
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype the model computes in: that of its first floating-point parameter or buffer."""
-        tensors = itertools.chain(self.parameters(), self.buffers())
-        return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
-
-    def restrict_to(self, elements: Sequence[int] | None) -> None:
-        """Let the model be used for these atomic numbers only (those it was trained on); None lifts the limit."""
-        self.elements = None if elements is None else tuple(sorted(int(z) for z in set(elements)))
-        if self.elements is None:
-            self._known = None
-            return
-        known = torch.zeros(MAX_NUMBER + 1, dtype=torch.bool)
-        known[list(self.elements)] = True
-        tensors = itertools.chain(self.parameters(), self.buffers())
-        self._known = known.to(next((tensor.device for tensor in tensors), torch.device("cpu")))
-
-    def check(self, graph: AtomsGraph) -> None:
-        """Raise UserError for a graph that the model would answer wrongly: unknown elements, too short a cutoff."""
-        if graph.cutoff < self.cutoff - 1e-9:
-            raise UserError(
-                f"the graph holds pairs up to {graph.cutoff} Å, but the model needs {self.cutoff} Å: "
-                f"build it with cutoff={self.cutoff}."
-            )
-        if self._known is not None and not bool(self._known[graph.numbers].all()):
-            outside = graph.numbers[~self._known[graph.numbers]].cpu().numpy()
-            raise UserError(
-                f"the model was not trained on {', '.join(symbols_of(outside))}; "
-                f"it knows {', '.join(SYMBOLS[z] for z in self.elements or ())}."
-            )
+    def features(self, graph: AtomsGraph) -> Features:
+        """What the energies are read out of: scalars (N, `channels`), and vectors where the network has them."""
+        raise UserError(f"{type(self).__name__} has no features that other properties could be read out of.")
 
 
 class Prediction(NamedTuple):
@@ -102,7 +59,18 @@ def predict(
     Totals are summed in float64, since float32 resolves only meV at the size of all-electron energies.
     Raises UserError for elements the model was not trained on and for a graph with too short a cutoff.
     """
+    if not isinstance(model, Potential):
+        raise UserError(
+            f"{type(model).__name__} gives no energies; it predicts "
+            f"{', '.join(target.name for target in getattr(model, 'targets', ())) or 'other things'}. "
+            f"Ask with mlpot.predict_properties, or `mlpot predict`."
+        )
     model.check(graph)
+    if "positions" not in model.needs:
+        raise UserError(
+            f"{type(model).__name__} with these settings reads bonds alone and knows no distances: it has no forces, "
+            f"and is no potential. Choose edges that come from positions, or use it for properties."
+        )
     differentiate = forces or stress
     with torch.set_grad_enabled(differentiate or create_graph):
         strain = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlpot.convert.smiles import bonds_of
@@ -52,3 +53,8 @@ def to_rdkit(source: Structure) -> Any:
             f"rdkit finds no valid bonds for these atoms and charge {source.charge or 0}: {error}"
         ) from None
     return mol.GetMol()
+
+
+def with_bonds(source: Structure) -> Structure:
+    """The same structure with its bonds, found from distances by rdkit; UserError where it finds no valid ones."""
+    return replace(source, bonds=bonds_of(to_rdkit(source)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
+from mlpot.model import Features
 from mlpot.nn.angular import SphericalHarmonics, paths
 from mlpot.nn.constant import Constant
 from mlpot.nn.convolution import Convolution, Neighborhoods, neighbor_sum
@@ -180,15 +181,15 @@ class Block(nn.Module):
         features: list[Tensor],  # [(N, 2 l + 1, C)]
         a: list[Tensor],  # what the interaction made of them
         species: Species,
-    ) -> tuple[list[Tensor], Tensor]:
-        """The features after this block, and its share of the energies (N,)."""
+    ) -> list[Tensor]:
+        """The features after this block."""
         if self.residual:
             result = self.product(a, species)
             for degree, mix in enumerate(self.own):
                 result[degree] = result[degree] + mix(features[degree], species)
         else:
             result = self.product([mix(x, species) for mix, x in zip(self.own, a, strict=True)], species)
-        return result, self.readout(result[0])[:, 0, 0]
+        return result
 
 
 class MACE(Potential):
@@ -203,7 +204,8 @@ class MACE(Potential):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.cutoff = config.cutoff
+        self.cutoff, self.channels = config.cutoff, config.channels * config.n_interactions
+        self.vector_channels = config.channels if config.l_hidden and config.n_interactions > 1 else 0
         channels, n_species = config.channels, len(config.species)
         index = torch.full((MAX_NUMBER + 1,), -1)
         index[list(config.species)] = torch.arange(n_species)
@@ -219,17 +221,29 @@ class MACE(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
+        shares = [block.readout(h[0])[:, 0, 0] for block, h in zip(self._blocks(), self.hidden(graph), strict=True)]
+        return torch.stack(shares).sum(0)
+
+    def features(self, graph: AtomsGraph) -> Features:
+        """The scalars after every block, and the vectors before the last one where l_hidden is above zero."""
+        hidden = self.hidden(graph)
+        scalars = torch.cat([h[0][:, 0] for h in hidden], 1)
+        if not self.vector_channels:
+            return Features(scalars)
+        return Features(scalars, hidden[-2][1].transpose(0, 1))
+
+    def hidden(self, graph: AtomsGraph) -> list[list[Tensor]]:
+        """What atoms know after each block: [(N, 2 l + 1, C)] for each degree l."""
         species = Species.of(graph, self.index, str(self.config.elements))
         geometry = self._geometry(graph)
         first, *others = self._blocks()
         assert isinstance(first.interaction, FirstInteraction)
         embedding = self.embedding[species.present] * len(self.embedding) ** -0.5  # (Z, C)
         features = [F.embedding(species.place, embedding)[:, None]]  # [(N, 1, C)]
-        features, energies = first(features, first.interaction.of_species(embedding, geometry, species), species)
+        hidden = [first(features, first.interaction.of_species(embedding, geometry, species), species)]
         for block in others:
-            features, energy = block(features, block.interaction(features, geometry), species)
-            energies = energies + energy
-        return energies
+            hidden.append(block(hidden[-1], block.interaction(hidden[-1], geometry), species))
+        return hidden
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

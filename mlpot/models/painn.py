@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
+from mlpot.model import Features
 from mlpot.nn.convolution import slot_sum
 from mlpot.nn.linear import Stack
 from mlpot.nn.messages import Surroundings, messages
@@ -111,6 +112,7 @@ class PaiNN(Potential):
         super().__init__()
         self.config = config
         self.cutoff = config.cutoff
+        self.channels = self.vector_channels = config.channels
         channels, n = config.channels, config.n_interactions
         self.embedding = nn.Embedding(MAX_NUMBER + 1, channels)
         self.basis = SincBasis(config.n_basis, config.cutoff)
@@ -128,6 +130,10 @@ class PaiNN(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
+        return self.readout(self.features(graph).scalars)[:, 0]
+
+    def features(self, graph: AtomsGraph) -> Features:
+        """s and v after the last block."""
         geometry = self.geometry(graph)
         filters = torch.cat([self.filters.weight, self.filters.bias], 1).split(3)  # L of (3, Q + 1, C)
         species = Species.of(graph, self._species, "all")
@@ -142,7 +148,7 @@ class PaiNN(Potential):
                 ds, dv = message(s, v, weights, geometry)
                 v = dv if v is None else v + dv
             s, v = update(s + ds, v)
-        return self.readout(s)[:, 0]
+        return Features(s, v)
 
     def geometry(self, graph: AtomsGraph) -> Geometry:
         """Distances and directions, worked out once a pair."""

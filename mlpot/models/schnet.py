@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
+from mlpot.model import Features
 from mlpot.nn.activation import ShiftedSoftplus
 from mlpot.nn.linear import Stack
 from mlpot.nn.radial import GaussianBasis, cosine_cutoff, norm
@@ -53,7 +54,7 @@ class SchNet(Potential):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.cutoff = config.cutoff
+        self.cutoff, self.channels = config.cutoff, config.channels
         self.embedding = nn.Embedding(MAX_NUMBER + 1, config.channels)
         self.basis = GaussianBasis(config.n_basis, config.cutoff)
         # The filters of all interactions are worked out together: W(d) = W₂ ssp(W₁ e(d) + b₁) + b₂.
@@ -73,6 +74,10 @@ class SchNet(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
+        return self.readout(self.features(graph).scalars)[:, 0]
+
+    def features(self, graph: AtomsGraph) -> Features:
+        """x after the last interaction."""
         edges = PairEdges.of(graph)
         distances = norm(graph.edge_vectors(edges.pair_edge))  # (P,) float64
         dtype = self.embedding.weight.dtype
@@ -82,4 +87,4 @@ class SchNet(Potential):
         x = self.embedding(graph.numbers)  # (N, C)
         for interaction, weights in zip(self.interactions, filters.unbind(), strict=True):
             x = x + interaction(x, weights, edges)
-        return self.readout(x)[:, 0]
+        return Features(x)

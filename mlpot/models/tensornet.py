@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
+from mlpot.model import Features
 from mlpot.nn.constant import Constant
 from mlpot.nn.convolution import Neighborhoods, slot_sum
 from mlpot.nn.linear import Gated, Stack
@@ -215,6 +216,7 @@ class TensorNet(Potential):
         super().__init__()
         self.config = config
         self.cutoff = config.cutoff
+        self.channels = self.vector_channels = config.channels
         channels = config.channels
         self.basis = BASES[config.basis](config.n_basis, config.cutoff)
         self.embedding = Embedding(channels, config.n_basis)
@@ -229,12 +231,16 @@ class TensorNet(Potential):
 
     def atom_energies(self, graph: AtomsGraph) -> Tensor:
         """(N,) eV."""
+        return self.readout(self.features(graph).scalars)[:, 0]
+
+    def features(self, graph: AtomsGraph) -> Features:
+        """Invariants of the atoms' tensors, and their antisymmetric parts as vectors."""
         geometry = self.geometry(graph)
         x = self.embedding(graph.numbers, geometry)  # (9, N, C)
         for interaction in self.interactions:
             x = interaction(x, geometry)
         sizes = torch.cat([squares(part) for part in parts(x)], 1)  # (N, 3 C)
-        return self.readout(self.invariants(sizes))[:, 0]
+        return Features(self.invariants(sizes), parts(x)[1])
 
     def geometry(self, graph: AtomsGraph) -> Geometry:
         """Radial functions and 1 + A(r̂) + S(r̂), worked out once a pair."""
