@@ -22,7 +22,7 @@ from mlpot.device import device_of
 from mlpot.errors import PhysicsWarning, UserError, unknown
 from mlpot.graph import AtomsGraph
 from mlpot.neighbors import SkinList, edge_vectors
-from mlpot.potential import Potential, predict
+from mlpot.potential import Potential, as_potential, predict
 from mlpot.pretrained import load
 from mlpot.structure import SYMBOLS, Structure
 
@@ -68,7 +68,11 @@ class Calculator(AseCalculator):
             raise unknown("dtype", dtype, DTYPES)
         super().__init__()
         self.device = device_of(device)
-        chosen = copy.deepcopy(potential) if isinstance(potential, Potential) else load(potential)
+        chosen = (
+            copy.deepcopy(potential)
+            if isinstance(potential, Potential)
+            else as_potential(load(potential), str(potential))
+        )
         if dtype is not None:
             chosen = chosen.to(DTYPES[dtype])
         self.potential = chosen.to(self.device).eval().requires_grad_(False)

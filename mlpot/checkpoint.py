@@ -1,4 +1,4 @@
-"""One file holds a potential: versioned, strict, and read without running any code in it."""
+"""One file holds a model: versioned, strict, and read without running any code in it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ import torch
 from pydantic import ValidationError
 
 from mlpot import __version__, models
-from mlpot.compose import KINDS, Composition
+from mlpot.compose import KINDS as COMPOSITIONS
 from mlpot.errors import UserError, suggestion, unknown
-from mlpot.potential import Potential
+from mlpot.model import Model
+from mlpot.property_model import PropertyModel
 from mlpot.structure import SYMBOLS
 
 FORMAT = "mlpot potential"
 VERSION = 1
 # version -> a pure function from that version's content to the next one's
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+# What is made of other models, by the name in a file.
+KINDS: dict[str, Any] = {**COMPOSITIONS, "properties": PropertyModel}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def describe(potential: Potential) -> dict[str, Any]:
+def describe(potential: Model) -> dict[str, Any]:
     """The plain description that rebuilds a potential: model, config, parts, elements; no parameters."""
-    if isinstance(potential, Composition):
-        name = next((key for key, kind in KINDS.items() if type(potential) is kind), None)
-        parts = [describe(part) for part in potential.parts]  # type: ignore[arg-type]
+    name = next((key for key, kind in KINDS.items() if type(potential) is kind), None)
+    if name is not None:
+        parts = [describe(part) for part in potential.parts]  # type: ignore[union-attr]
     else:
         name, parts = type(potential).__module__.rpartition(".")[2], []
         if name not in models.names() or models.find(name) is not type(potential):
@@ -45,7 +48,7 @@ def describe(potential: Potential) -> dict[str, Any]:
     return {"model": name, "config": config, "parts": parts, "elements": elements}
 
 
-def rebuild(description: Mapping[str, Any], where: str) -> Potential:
+def rebuild(description: Mapping[str, Any], where: str) -> Model:
     """A potential with fresh parameters from `describe`'s output. UserError for anything unknown or missing."""
     name, config = description["model"], dict(description["config"])
     known = [*KINDS, *models.names()]
@@ -73,7 +76,7 @@ def rebuild(description: Mapping[str, Any], where: str) -> Potential:
     return potential
 
 
-def content(potential: Potential, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def content(potential: Model, metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `save` writes: tensors and plain values only."""
     state = {key: value.detach().cpu().clone() for key, value in potential.state_dict().items()}
     return {
@@ -88,7 +91,7 @@ def content(potential: Potential, metadata: Mapping[str, Any] | None = None) -> 
     }
 
 
-def _dtype(potential: Potential, state: Mapping[str, torch.Tensor]) -> str:
+def _dtype(potential: Model, state: Mapping[str, torch.Tensor]) -> str:
     """The one dtype of a potential's parameters, by name."""
     found = {value.dtype for value in state.values() if value.is_floating_point()} or {potential.dtype}
     names = sorted(str(dtype).removeprefix("torch.") for dtype in found)
@@ -122,7 +125,7 @@ def write(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
         raise UserError(f"{target}: cannot be written ({error.strerror}).") from None
 
 
-def save(path: str | os.PathLike[str], potential: Potential, metadata: Mapping[str, Any] | None = None) -> None:
+def save(path: str | os.PathLike[str], potential: Model, metadata: Mapping[str, Any] | None = None) -> None:
     """Write a potential to one file. `metadata` is plain values; it defaults to the potential's own."""
     write(path, content(potential, metadata))
 
@@ -165,7 +168,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return value
 
 
-def restore(value: Mapping[str, Any], where: str) -> Potential:
+def restore(value: Mapping[str, Any], where: str) -> Model:
     """The potential of a checkpoint's content, parameters and all."""
     missing = sorted({"potential", "dtype", "state_dict", "metadata"} - set(value))
     if missing:
@@ -186,7 +189,7 @@ def restore(value: Mapping[str, Any], where: str) -> Potential:
     return potential.eval()
 
 
-def load(path: str | os.PathLike[str]) -> Potential:
+def load(path: str | os.PathLike[str]) -> Model:
     """The potential in a file written by `save`, on the CPU, in the dtype it was saved in; `metadata` beside it.
 
     Raises UserError for a file that is missing, damaged, of a later version, or that holds code.

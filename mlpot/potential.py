@@ -32,6 +32,17 @@ class Potential(Model):
         raise UserError(f"{type(self).__name__} has no features that other properties could be read out of.")
 
 
+def as_potential(model: Model, where: str = "") -> Potential:
+    """The model itself, if it gives energies; UserError that names what it predicts otherwise."""
+    if isinstance(model, Potential):
+        return model
+    names = ", ".join(target.name for target in getattr(model, "targets", ()))
+    raise UserError(
+        f"{where or type(model).__name__}{': this model' if where else ''} gives no energies; it predicts "
+        f"{names or 'something else'}: use `mlpot predict`, or mlpot.predict_properties."
+    )
+
+
 class Prediction(NamedTuple):
     """What `predict` returns.
 
@@ -50,7 +61,7 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    model: Potential, graph: AtomsGraph, *, forces: bool = True, stress: bool = False, create_graph: bool = False
+    model: Model, graph: AtomsGraph, *, forces: bool = True, stress: bool = False, create_graph: bool = False
 ) -> Prediction:
     """Energies, forces = -dE/dR and stress = dE/dε / |det cell| at symmetric strain ε, of every structure of a graph.
 
@@ -59,12 +70,7 @@ def predict(
     Totals are summed in float64, since float32 resolves only meV at the size of all-electron energies.
     Raises UserError for elements the model was not trained on and for a graph with too short a cutoff.
     """
-    if not isinstance(model, Potential):
-        raise UserError(
-            f"{type(model).__name__} gives no energies; it predicts "
-            f"{', '.join(target.name for target in getattr(model, 'targets', ())) or 'other things'}. "
-            f"Ask with mlpot.predict_properties, or `mlpot predict`."
-        )
+    model = as_potential(model)
     model.check(graph)
     if "positions" not in model.needs:
         raise UserError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,21 +31,30 @@ def evaluate(
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Errors of a potential against labels: overall, per element and per config type.
+    """Errors of a model against labels: overall, per element and per config type, or of each property.
 
     Example:  mlpot evaluate runs/mydata test.xyz keys.energy=REF_energy keys.forces=REF_forces
 
-    Frames that lack a label count for the others. Errors of energies, forces and stress are in meV, meV/Å and meV/Å³.
+    Frames that lack a label count for the others. Errors of energies, forces and stress are in meV, meV/Å and meV/Å³,
+    those of properties in the unit of the target, with bootstrap intervals.
     """
     from mlpot.commands import terminal
-    from mlpot.commands.files import read_options
+    from mlpot.commands.files import read_options, write_rows
+    from mlpot.commands.properties import evaluate_properties
     from mlpot.data.opening import open_dataset
+    from mlpot.property_model import PropertyModel
 
     screen = terminal.console(as_json)
-    potential = terminal.load_potential(model, device, dtype)
+    found = terminal.load_model(model, device, dtype)
     dataset = open_dataset(data, read_options(overrides))
     for text in dataset.notes:
         screen.print(text)
+    if isinstance(found, PropertyModel):
+        summary = evaluate_properties(model, found, dataset, output, report, batch_atoms, screen)
+        if as_json:
+            terminal.print_json(summary)
+        return
+    potential = found
     with terminal.bar("evaluating", len(dataset), screen) as update:
         table, rows = errors_of(potential, dataset, batch_atoms, update)
     summary = table.summary()
@@ -94,7 +101,7 @@ def errors_of(
             out = predict(potential, batch.graph, forces=counts["forces"] > 0, stress=counts["stress"] > 0)
         except UserError as error:
             raise UserError(f"{dataset.path}: frames {indices[0]} to {indices[-1]}: {error}") from None
-        table.add(batch.graph, out, batch.labels)
+        table.add(batch, out)
         energies = (out.energy - batch.labels.energy).cpu().numpy()
         atoms = batch.graph.batch.cpu().numpy()
         off = None if out.forces is None else (out.forces - batch.labels.forces).abs().cpu().numpy()
@@ -113,21 +120,6 @@ def errors_of(
             rows.append({**row, **{key: value for key, value in frame.info.items() if key not in row}})
         update(int(indices[-1]) + 1)
     return table, rows
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows as CSV, whole or not at all; a column for each name that any row has."""
-    from mlpot.simulate.files import replace_file
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.getvalue().encode())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def show(summary: dict[str, Any], screen: Any) -> None:

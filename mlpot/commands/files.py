@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,3 +71,18 @@ def write_frames(path: Path, frames: list[Any]) -> None:
     except (OSError, ValueError, NotImplementedError) as error:
         temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error}).") from None
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows as CSV, whole or not at all; a column for each name that any row has."""
+    from mlpot.simulate.files import replace_file
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.getvalue().encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None

@@ -17,6 +17,7 @@ from mlpot.errors import UserError
 
 if TYPE_CHECKING:
     from mlpot.potential import Potential
+    from mlpot.property_model import PropertyModel
 
 Model = Annotated[
     str,
@@ -29,7 +30,14 @@ TIME = re.compile(r"\s*([0-9.eE+-]+)\s*(fs|ps|ns)\s*")
 
 
 def load_potential(model: str, device: str, dtype: str | None) -> Potential:
-    """The potential of a file or run folder, on a device, in a dtype, ready to predict."""
+    """The potential of a file or run folder, on a device, in a dtype, ready to predict; UserError for other models."""
+    from mlpot.potential import as_potential
+
+    return as_potential(load_model(model, device, dtype), model)
+
+
+def load_model(model: str, device: str, dtype: str | None) -> Potential | PropertyModel:
+    """The model of a file or run folder, whatever it predicts."""
     from mlpot.checkpoint import DTYPES
     from mlpot.commands.files import model_path
     from mlpot.device import device_of
@@ -39,9 +47,9 @@ def load_potential(model: str, device: str, dtype: str | None) -> Potential:
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     place = device_of(device)
-    potential = load(model_path(model))
-    potential = potential if dtype is None else potential.to(DTYPES[dtype])
-    return potential.to(place).eval().requires_grad_(False)
+    found = load(model_path(model))
+    found = found if dtype is None else found.to(DTYPES[dtype])
+    return found.to(place).eval().requires_grad_(False)
 
 
 def femtoseconds(text: str) -> float:

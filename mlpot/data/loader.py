@@ -15,6 +15,7 @@ from mlpot.data.dataset import Dataset
 from mlpot.data.frame import Frame
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph, collate
+from mlpot.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Labels:
     | weight      | (S,) float64      |       | weight of each structure in the loss             |
     | index       | (S,) int64        |       | number of the frame in its data set              |
     | config_type | S strings         |       | group of the frame                               |
+    | properties  | name -> (S, ...)  |       | float64, in the targets' units; NaN where missing |
     """
 
     energy: Tensor
@@ -41,13 +43,14 @@ class Labels:
     weight: Tensor
     index: Tensor
     config_type: tuple[str, ...]
+    properties: dict[str, Tensor]
 
     def to(self, device: str | torch.device) -> Labels:
         """The same labels on another device."""
         moved: dict[str, Any] = {
             f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **moved, properties={name: v.to(device) for name, v in self.properties.items()})
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Batch:
         return Batch(self.graph.to(device), self.labels.to(device))
 
 
-def labels_of(frame: Frame, index: int, weight: float = 1.0) -> Labels:
-    """The labels of one frame; `weight` multiplies the frame's own."""
+def labels_of(frame: Frame, index: int, weight: float = 1.0, targets: Sequence[Target] = ()) -> Labels:
+    """The labels of one frame; `weight` multiplies the frame's own. `targets` are the properties it may carry."""
     n = len(frame.structure)
     # A stress needs a volume: one stored for a molecule or a slab (often as zeros) is no label.
     has_stress = frame.stress is not None and bool(frame.structure.pbc.all())
@@ -77,15 +80,34 @@ def labels_of(frame: Frame, index: int, weight: float = 1.0) -> Labels:
         torch.tensor([frame.weight * weight], dtype=torch.float64),
         torch.tensor([index]),
         (frame.config_type,),
+        {target.name: _property(frame, target) for target in targets},
     )
+
+
+def _property(frame: Frame, target: Target) -> Tensor:
+    value = frame.properties.get(target.name)
+    if value is None:
+        return torch.full((1, *target.shape), torch.nan, dtype=torch.float64)
+    array = np.array(value, dtype=np.float64)
+    if array.shape != target.shape:
+        raise UserError(
+            f"property {target.name} of kind {target.kind} has shape {array.shape}; expected {target.shape}."
+        )
+    return torch.from_numpy(array)[None]
 
 
 def collate_labels(labels: Sequence[Labels]) -> Labels:
     """The labels of several structures as one."""
     joined: dict[str, Any] = {
-        f.name: torch.cat([getattr(one, f.name) for one in labels]) for f in fields(Labels) if f.name != "config_type"
+        f.name: torch.cat([getattr(one, f.name) for one in labels])
+        for f in fields(Labels)
+        if f.name not in ("config_type", "properties")
     }
-    return Labels(config_type=tuple(name for one in labels for name in one.config_type), **joined)
+    return Labels(
+        config_type=tuple(name for one in labels for name in one.config_type),
+        properties={name: torch.cat([one.properties[name] for one in labels]) for name in labels[0].properties},
+        **joined,
+    )
 
 
 class Loader:
@@ -118,7 +140,8 @@ class Loader:
         frame = self.dataset[index]
         graph = AtomsGraph.from_structure(frame.structure, self.cutoff)
         _ = graph.pairs  # found once a frame here rather than once a batch
-        made = graph, labels_of(frame, index, self.config_weights.get(frame.config_type, 1.0))
+        weight = self.config_weights.get(frame.config_type, 1.0)
+        made = graph, labels_of(frame, index, weight, self.dataset.targets)
         size = 56 * graph.n_edges + 100 * graph.n_atoms + 2000
         if size <= self._free:
             self._free -= size

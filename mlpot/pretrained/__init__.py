@@ -13,6 +13,7 @@ from typing import Any
 
 from mlpot import checkpoint
 from mlpot.potential import Potential
+from mlpot.property_model import PropertyModel
 
 _PARTS = ("inert",)  # not readers
 
@@ -23,8 +24,8 @@ def readers() -> list[Any]:
     return [importlib.import_module(f"{__name__}.{name}") for name in names]
 
 
-def load(path: str | os.PathLike[str]) -> Potential:
-    """The potential in a file: a .mlpot file, or a model of another package (mace-torch, matgl), on the CPU.
+def load(path: str | os.PathLike[str]) -> Potential | PropertyModel:
+    """The model in a file: a .mlpot file, or a model of another package (mace-torch, matgl), on the CPU.
 
     matgl's models are folders; the model.json in one may be named too.
     Raises UserError for a file that is missing, damaged, of an unknown kind or version, or that holds code.
@@ -34,4 +35,6 @@ def load(path: str | os.PathLike[str]) -> Potential:
         for reader in readers():
             if reader.recognises(file):
                 return reader.load(file)
-    return checkpoint.load(path)
+    model = checkpoint.load(path)
+    assert isinstance(model, Potential | PropertyModel)
+    return model

@@ -12,10 +12,13 @@ from mlpot.data.dataset import Dataset, Subset
 from mlpot.data.frame import LABELS
 from mlpot.data.loader import Loader, plan_batches
 from mlpot.data.references import References
-from mlpot.potential import Potential, predict
+from mlpot.potential import Potential, as_potential, predict
+from mlpot.property_model import PropertyModel
 from mlpot.report.inputs import Predictions, TrainingResult
+from mlpot.report.properties import write_property_report
 from mlpot.report.run import write_run_report
 from mlpot.train.run import Finished
+from mlpot.train.scores import ScoreTable
 
 MOST_FRAMES = 1000  # compared in the plots of a report
 
@@ -55,16 +58,23 @@ def training_result(
         config=prepared.config.model_dump(mode="json"),
         log_rows=finished.rows,
         metrics={shown: summary for shown, (summary, _) in sets.items()},
-        predictions={shown: predictions_of(finished.potential, data) for shown, (_, data) in sets.items()},
-        goals=goals or {},
-        provenance={
-            **finished.metrics["data"],
-            **finished.metrics["versions"],
-            "hardware": finished.metrics["hardware"],
-            "found and chosen": "; ".join(prepared.notes),
+        predictions={
+            shown: predictions_of(as_potential(finished.potential), data) for shown, (_, data) in sets.items()
         },
+        goals=goals or {},
+        provenance=provenance(finished),
         warnings=(*warnings, *_ambiguous(prepared.references)),
     )
+
+
+def provenance(finished: Finished) -> dict[str, object]:
+    """Data, versions, hardware, and what was found and chosen."""
+    return {
+        **finished.metrics["data"],
+        **finished.metrics["versions"],
+        "hardware": finished.metrics["hardware"],
+        "found and chosen": "; ".join(finished.prepared.notes),
+    }
 
 
 def _ambiguous(references: References | None) -> list[str]:
@@ -80,6 +90,18 @@ def report_run(finished: Finished, warnings: Sequence[str] = ()) -> Path:
     """Write report.html in the run's folder and return its path."""
     path = finished.folder / "report.html"
     subtitle = f"{prepared_name(finished)}, {len(finished.prepared.train)} training frames"
+    if isinstance(finished.potential, PropertyModel):
+        write_property_report(
+            path,
+            title=f"Run {finished.folder.name}",
+            tables={name: table for name, table in finished.tables.items() if isinstance(table, ScoreTable)},
+            rows=finished.rows,
+            config=finished.prepared.config.model_dump(mode="json"),
+            provenance=provenance(finished),
+            notes=warnings,
+            subtitle=subtitle,
+        )
+        return path
     write_run_report(
         path, title=f"Run {finished.folder.name}", result=training_result(finished, None, warnings), subtitle=subtitle
     )

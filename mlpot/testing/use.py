@@ -18,7 +18,7 @@ from mlpot.convert import ase as convert
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.neighbors import SkinList, neighbor_list
-from mlpot.potential import predict
+from mlpot.potential import as_potential, predict
 from mlpot.structure import MAX_NUMBER, Structure
 from mlpot.testing.bench import Answer, Bench, Check, Figure, NotApplicableError, difference
 from mlpot.testing.structures import moved
@@ -127,7 +127,7 @@ def save_and_load(bench: Bench) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "potential.mlpot"
         checkpoint.save(path, original, {"note": "conformance"})
-        loaded = checkpoint.load(path)
+        loaded = as_potential(checkpoint.load(path))
     same = loaded.elements == original.elements and loaded.dtype == original.dtype and loaded.cutoff == original.cutoff
     yield Figure("elements, dtype and cutoff are the same", 0.0 if same else 1.0, 0.0)
     graph = bench.graph(bench.samples.mixed()).to("cpu")

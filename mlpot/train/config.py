@@ -102,6 +102,20 @@ class LossConfig(Section):
     stress: StressTermConfig = StressTermConfig()
 
 
+class PropertiesConfig(Section):
+    """A model of properties in place of a potential: what it predicts, how, and the loss."""
+
+    targets: list[str | dict[str, Any]] | None = Field(
+        None,
+        description="names of properties in the data, or {name: gap, kind: intensive}; all where it has no energies",
+    )
+    readout: str = Field("mean", description="pooling of atoms for intensive targets and classes")
+    dropout: float = Field(0.0, ge=0, lt=1, description="part of the features left out of a head, in training")
+    loss: Literal["mse", "mae", "huber"] = Field("huber", description="of errors in units of the target's spread")
+    delta: float = Field(0.1, gt=0, description="where Huber turns from square to straight, in the same units")
+    weights: dict[str, float] = Field({}, description="weight of each target in the loss; 1 where not given")
+
+
 class TrainingConfig(Section):
     """How long, how fast, in which steps."""
 
@@ -139,6 +153,7 @@ class Config(Section):
     data: DataConfig
     model: ModelConfig = ModelConfig()
     loss: LossConfig = LossConfig()
+    properties: PropertiesConfig = PropertiesConfig()
     training: TrainingConfig = TrainingConfig()
     out: str | None = Field(None, description="run folder; default runs/<name of the training file>")
     seed: int = Field(0, ge=0)
@@ -152,6 +167,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "data": DataConfig,
     "model": ModelConfig,
     "loss": LossConfig,
+    "properties": PropertiesConfig,
     "training": TrainingConfig,
 }
 

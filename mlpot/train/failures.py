@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from mlpot.data.dataset import Dataset, Subset
 from mlpot.data.loader import Batch
-from mlpot.potential import Prediction
 
 
 def rows(dataset: Dataset, indices: NDArray[np.int64]) -> list[int]:
@@ -36,23 +35,13 @@ def out_of_memory(batch: Batch, device: torch.device, dtype: str) -> str:
 def not_finite(
     dataset: Dataset,
     indices: NDArray[np.int64],
-    batch: Batch | None,
-    prediction: Prediction | None,
+    suspects: NDArray[np.int64] | None,
     loss: float,
     norm: float,
 ) -> str:
-    """The frames of a batch whose loss or gradient is not finite, and those to look at first."""
-    suspects: list[int] = []
-    if batch is not None and prediction is not None:
-        wrong = ~torch.isfinite(prediction.energy)
-        # A label so large that its square overflows is as bad as a prediction that does.
-        wrong |= ~torch.isfinite((prediction.energy - batch.labels.energy) ** 2)
-        if prediction.forces is not None:
-            errors = (prediction.forces - batch.labels.forces) ** 2
-            atoms = ~torch.isfinite(errors).all(dim=1)
-            wrong[batch.graph.batch[atoms]] = True
-        suspects = rows(dataset, batch.labels.index[wrong].cpu().numpy())
-    named = f" Look first at frames {suspects[:10]}." if suspects else ""
+    """The frames of a batch whose loss or gradient is not finite, and those to look at first (`suspects`)."""
+    first = [] if suspects is None else rows(dataset, suspects)
+    named = f" Look first at frames {first[:10]}." if first else ""
     return (
         f"the loss is {loss} and the norm of its gradient {norm}. The batch holds frames {rows(dataset, indices)[:50]} "
         f"of {dataset.path}.{named} The last checkpoint is from before this step. Inspect these frames "

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from mlpot.data.loader import Batch, Loader, plan_batches
 from mlpot.errors import PhysicsWarning, UserError
-from mlpot.potential import Potential, Prediction, predict
+from mlpot.model import Model
 from mlpot.train import failures
 from mlpot.train.config import Config
 from mlpot.train.distributed import World
-from mlpot.train.loss import TERMS, Term, denominators, loss
-from mlpot.train.metrics import ErrorTable
-from mlpot.train.schedule import Plateau, learning_rate, weights
+from mlpot.train.objective import Objective, Table
+from mlpot.train.schedule import Plateau, learning_rate
 
 APART = 5.0  # a validation loss this many times the best is no fluctuation
 
@@ -58,7 +57,7 @@ class Average:
     at every update, a tenth of the time of a small model's step.)
     """
 
-    def __init__(self, potential: Potential, decay: float) -> None:
+    def __init__(self, potential: Model, decay: float) -> None:
         self.potential = copy.deepcopy(potential).requires_grad_(False)
         self.decay, self.n = decay, 0
         self._current: list[Tensor] = list(potential.parameters())
@@ -89,14 +88,15 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        potential: Potential,
+        potential: Model,
+        objective: Objective,
         train: Loader,
         valid: Loader | None,
         world: World,
         listener: Listener,
     ) -> None:
         self.config, self.settings = config, config.training
-        self.potential, self.train, self.valid = potential, train, valid
+        self.potential, self.objective, self.train, self.valid = potential, objective, train, valid
         self.world, self.listener = world, listener
         self.device = next(potential.parameters()).device
         self.parameters = [p for p in potential.parameters() if p.requires_grad]
@@ -111,31 +111,16 @@ class Trainer:
         self._average = Average(potential, decay) if decay else None
         self.plateau = Plateau(self.settings)
         self.progress = Progress()
-        self.terms = self._terms()
         self._sizes: NDArray[np.int64] | None = None
-        self._sums = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
-        self._counts = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
+        self._sums = torch.zeros(len(objective.names) + 1, dtype=torch.float64)
+        self._counts = torch.zeros(len(objective.names) + 1, dtype=torch.float64)
         self.last_row: dict[str, Any] = {}
         self._said_apart = False
 
     @property
-    def averaged(self) -> Potential:
+    def averaged(self) -> Model:
         """The potential with averaged parameters, or the potential itself where there is no averaging."""
         return self.potential if self._average is None else self._average.potential
-
-    def _terms(self) -> dict[str, Term]:
-        counts = self.train.dataset.counts()
-        final = weights(self.config, 1.0)
-        terms = {}
-        for name in TERMS:
-            term = getattr(self.config.loss, name)
-            if counts[name] and (final[name] or not isinstance(term.weight, float)):
-                terms[name] = Term(term.kind, term.delta, getattr(term, "per_atom", True))
-        if not terms:
-            raise UserError(
-                "no label that the loss has a weight for is in the training frames: there is nothing to fit."
-            )
-        return terms
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, each a list of frame numbers."""
@@ -201,24 +186,28 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         batch = self.train.batch(share).to(self.device) if len(share) else None
-        total = torch.zeros(3, dtype=torch.float64, device=self.device)
+        n_terms = len(self.objective.names)
+        total = torch.zeros(n_terms, dtype=torch.float64, device=self.device)
         if batch is not None:
-            total = denominators(batch.labels, batch.graph.batch)
+            total = self.objective.totals(batch)
         self.world.total(total)
-        values = torch.zeros(4, dtype=torch.float64, device=self.device)
+        values = torch.zeros(n_terms + 1, dtype=torch.float64, device=self.device)
         prediction = None
         if batch is not None:
             prediction = self._predict(batch)
-            objective, parts = loss(prediction, batch, self.terms, weights(self.config, progress.fraction), total)
-            values = torch.cat([objective.detach()[None], parts])
-            if objective.requires_grad:
-                objective.backward()
+            loss, parts = self.objective.loss(prediction, batch, progress.fraction, total)
+            values = torch.cat([loss.detach()[None], parts])
+            if loss.requires_grad:
+                loss.backward()
         self.world.add_gradients(self.parameters)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf)
         # A share's terms are parts of the global batch's, so their sums over the processes are the whole.
         summed = self.world.total(values).cpu()
         if not math.isfinite(float(summed[0])) or not math.isfinite(float(norm)):
-            why = failures.not_finite(self.train.dataset, indices, batch, prediction, float(summed[0]), float(norm))
+            wrong = None
+            if batch is not None and prediction is not None:
+                wrong = batch.labels.index[self.objective.wrong(prediction, batch)].cpu().numpy()
+            why = failures.not_finite(self.train.dataset, indices, wrong, float(summed[0]), float(norm))
             raise UserError(f"training stopped at epoch {progress.epoch + 1}, step {progress.step}: {why}")
         self.optimizer.step()
         if self._average is not None:
@@ -226,15 +215,9 @@ class Trainer:
         self._sums += summed
         self._counts += torch.cat([torch.ones(1, dtype=torch.float64), (total > 0).cpu()])
 
-    def _predict(self, batch: Batch) -> Prediction:
+    def _predict(self, batch: Batch) -> Any:
         try:
-            return predict(
-                self.potential,
-                batch.graph,
-                forces="forces" in self.terms,
-                stress="stress" in self.terms,
-                create_graph=True,
-            )
+            return self.objective.predict(self.potential, batch, True)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not failures.is_out_of_memory(error):
                 raise
@@ -251,7 +234,8 @@ class Trainer:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         means = (self._sums / self._counts).tolist()
-        row.update({f"train_loss{end}": v for end, v in zip(("", "_energy", "_forces", "_stress"), means, strict=True)})
+        ends = ("", *(f"_{name}" for name in self.objective.names))
+        row.update({f"train_loss{end}": v for end, v in zip(ends, means, strict=True)})
         self._sums.zero_()
         self._counts.zero_()
         better = True
@@ -271,35 +255,34 @@ class Trainer:
                 )
             self.plateau.saw(value)
             row["valid_loss"] = value
-            summary = table.summary()
-            for key in ("energy_mae_meV_per_atom", "forces_mae_meV_per_A", "stress_mae_meV_per_A3"):
-                if key in summary:
-                    row[f"valid_{key}"] = summary[key]
+            row.update({f"valid_{key}": value for key, value in self.objective.row(table.summary()).items()})
         self.last_row = row
         if self.world.first:
             self.listener.row(row)
             self.listener.checkpoint(self, better)
 
-    def evaluate(self, loader: Loader, potential: Potential | None = None) -> tuple[ErrorTable, float]:
-        """Errors of a potential (the averaged one) on all frames of a loader, and its loss with the final weights."""
-        model, final = potential or self.averaged, weights(self.config, 1.0)
+    def evaluate(self, loader: Loader, potential: Model | None = None) -> tuple[Table, float]:
+        """Errors of a model (the averaged one) on all frames of a loader, and its loss with the final weights."""
+        model, objective = potential or self.averaged, self.objective
         limit = max(1, 4096 // max(1, int(loader.dataset.n_atoms().mean())))
         plan = plan_batches(np.arange(len(loader)), limit)[self.world.rank :: self.world.size]
-        table = ErrorTable()
-        sums, totals = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        table = objective.table()
+        sums, totals = torch.zeros(2, len(objective.names), dtype=torch.float64)
+        was = model.training
+        model.eval()
         for batch in (batch.to(self.device) for batch in loader.batches(plan)):
-            prediction = predict(model, batch.graph, forces="forces" in self.terms, stress="stress" in self.terms)
-            table.add(batch.graph, prediction, batch.labels)
-            count = denominators(batch.labels, batch.graph.batch)
-            _, values = loss(prediction, batch, self.terms, final, count)
+            prediction = objective.predict(model, batch, False)
+            table.add(batch, prediction)
+            count = objective.totals(batch)
+            _, values = objective.loss(prediction, batch, 1.0, count)
             sums += (values * count).cpu()
             totals += count.cpu()
-        merged = ErrorTable()
+        model.train(was)
+        merged = objective.table()
         for other in self.world.gather(table):
             merged.merge(other)
         sums, totals = (torch.stack(self.world.gather(part)).sum(0) for part in (sums, totals))
-        means = torch.where(totals > 0, sums / totals.clamp(min=1e-300), 0.0)
-        return merged, sum(final[name] * float(mean) for name, mean in zip(TERMS, means, strict=True))
+        return merged, objective.total(torch.where(totals > 0, sums / totals.clamp(min=1e-300), 0.0))
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs to go on as this one would: tensors and plain values."""

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlpot.data.loader import Labels
-from mlpot.graph import AtomsGraph
+from mlpot.data.loader import Batch
 from mlpot.potential import Prediction
 from mlpot.structure import SYMBOLS
 
@@ -62,21 +61,22 @@ class ErrorTable:
         self._sums: dict[tuple[str, str, str], _Sums] = defaultdict(_Sums)  # (group, name, quantity)
         self.n_frames = 0
 
-    def add(self, graph: AtomsGraph, prediction: Prediction, labels: Labels) -> None:
+    def add(self, batch: Batch, prediction: Prediction) -> None:
         """Take in one batch."""
+        graph, labels = batch.graph, batch.labels
         self.n_frames += graph.n_structures
-        batch = graph.batch.cpu().numpy()
-        n_atoms = np.bincount(batch, minlength=graph.n_structures)
+        atoms = graph.batch.cpu().numpy()
+        n_atoms = np.bincount(atoms, minlength=graph.n_structures)
         types = np.array(labels.config_type)
         has = labels.has_energy.cpu().numpy()
         if has.any():
             error = (prediction.energy.detach() - labels.energy).cpu().numpy()
             self._by_type("energy", error[has], types[has])
             self._by_type("energy_per_atom", (error / n_atoms)[has], types[has])
-        has = labels.has_forces.cpu().numpy()[batch]
+        has = labels.has_forces.cpu().numpy()[atoms]
         if prediction.forces is not None and has.any():
             error = (prediction.forces.detach() - labels.forces).cpu().numpy()[has]
-            self._by_type("forces", error, types[batch[has]])
+            self._by_type("forces", error, types[atoms[has]])
             numbers = graph.numbers.cpu().numpy()[has]
             for z in np.unique(numbers):
                 self._sums["element", SYMBOLS[z], "forces"].add(error[numbers == z])

@@ -22,11 +22,12 @@ from mlpot.data.loader import Loader
 from mlpot.data.split import save_split
 from mlpot.device import device_of
 from mlpot.errors import UserError
-from mlpot.potential import Potential
+from mlpot.model import Model
 from mlpot.structure import SYMBOLS
 from mlpot.train.config import Config, resolve, to_yaml
 from mlpot.train.distributed import World
 from mlpot.train.loop import Listener, Trainer
+from mlpot.train.objective import Table
 from mlpot.train.setup import Prepared, prepare
 
 Say = Callable[[str], None]
@@ -34,13 +35,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves: its folder, the metrics of metrics.json, and the best potential."""
+    """What a run leaves: its folder, the metrics of metrics.json, the best model, and the errors of each set."""
 
     folder: Path
     metrics: dict[str, Any]
-    potential: Potential
+    potential: Model
     prepared: Prepared
     rows: list[dict[str, Any]]
+    tables: dict[str, Table]
 
 
 def versions() -> dict[str, str]:
@@ -157,7 +159,7 @@ class Run:
         listener = Listener(self._row, self._checkpoint, self._tick)
         train = Loader(prepared.train, cutoff, self.config.data.config_weights)
         valid = None if prepared.valid is None else Loader(prepared.valid, cutoff)
-        return Trainer(self.config, self.potential, train, valid, self.world, listener)
+        return Trainer(self.config, self.potential, prepared.objective, train, valid, self.world, listener)
 
     @property
     def trainer(self) -> Trainer:
@@ -185,12 +187,7 @@ class Run:
     def _row(self, row: dict[str, Any]) -> None:
         self.log.add(row)
         parts = [f"epoch {row['epoch']:5d}", f"{row['seconds']:7.1f} s", f"loss {row['train_loss']:.3e}"]
-        names = (
-            ("valid_energy_mae_meV_per_atom", "E", "meV/atom"),
-            ("valid_forces_mae_meV_per_A", "F", "meV/Å"),
-            ("valid_stress_mae_meV_per_A3", "S", "meV/Å³"),
-        )
-        parts += [f"{short} {row[key]:.3g} {unit}" for key, short, unit in names if key in row]
+        parts.append(self.prepared.objective.told(row))
         parts.append(f"{100 * self.trainer.progress.fraction:3.0f} %, {_left(self.trainer)} left")
         self.say("  ".join(parts))
 
@@ -251,16 +248,17 @@ class Run:
             "n_train": len(self.prepared.train),
             "parameters": sum(p.numel() for p in trainer.parameters),
         }
+        tables: dict[str, Table] = {}
         for name, dataset in (("valid", self.prepared.valid), ("test", self.prepared.test)):
             if dataset is not None:
-                table, _ = trainer.evaluate(Loader(dataset, best.cutoff), best)
-                metrics[name] = table.summary()
+                tables[name], _ = trainer.evaluate(Loader(dataset, best.cutoff), best)
+                metrics[name] = tables[name].summary()
         metrics["data"] = self.metadata()["data"]
         metrics["versions"] = versions()
         metrics["hardware"] = f"{platform.machine()}, {os.cpu_count()} cores, device {self.device}"
         if self.world.first:
             write_text(self.folder / "metrics.json", json.dumps(metrics, indent=2))
-        return Finished(self.folder, metrics, best, self.prepared, self.log.rows)
+        return Finished(self.folder, metrics, best, self.prepared, self.log.rows, tables)
 
 
 def _left(trainer: Trainer) -> str:

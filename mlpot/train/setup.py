@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,20 @@ from mlpot.data.split import Split, is_isolated_atom, load_split, size_of, split
 from mlpot.data.store import is_store
 from mlpot.device import threads_for
 from mlpot.errors import PhysicsWarning, UserError
+from mlpot.model import Model
 from mlpot.neighbors import neighbor_list
 from mlpot.potential import Potential
 from mlpot.structure import SYMBOLS
+from mlpot.target import Target
 from mlpot.train.config import Config, DataConfig, LossConfig, ModelConfig
+from mlpot.train.energies import EnergyObjective
+from mlpot.train.objective import Objective
+from mlpot.train.properties import PropertyObjective
+from mlpot.train.setup_properties import property_model, targets_of
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
+PROPERTY_RATE = 1e-3
 NEIGHBOR_FRAMES = 50  # frames whose neighbours are counted
 
 
@@ -43,7 +50,8 @@ class Prepared:
     test: Dataset | None
     split: Split | None
     references: refs.References | None
-    potential: Potential
+    potential: Model
+    objective: Objective
     notes: tuple[str, ...]
 
 
@@ -64,16 +72,26 @@ def prepare(config: Config) -> Prepared:
         notes.append(_described(f"test ({test.path})", test))
     frames = refs.sample(train)
     _same_elements(train, {"validation": valid, "test": test})
-    references = _references(data, train, frames, options)
+    targets = targets_of(config, train)
+    references = None if targets else _references(data, train, frames, options)
     if references is not None:
         shown = ", ".join(f"{SYMBOLS[z]} {e:.4f}" for z, e in references.energies.items())
         notes.append(f"reference energies ({references.origin}), eV: {shown}")
-    config, chosen_notes = with_defaults(config, train)
+    config, chosen_notes = with_defaults(config, train, targets)
     config, model_notes = from_data(config, train, frames)
     chosen_notes += model_notes
-    potential, scale = _potential(config, train, frames, references)
-    notes += [*chosen_notes, f"scale of the network's energies: {scale:.4g} eV (from the spread of the labels)"]
-    return Prepared(config, train, valid, test, chosen, references, potential, tuple(notes))
+    objective: Objective
+    potential: Model
+    if targets:
+        potential, told = property_model(config, targets, train, frames)
+        objective = PropertyObjective(config.properties, targets)
+    else:
+        potential, scale = _potential(config, train, frames, references)
+        told = [f"scale of the network's energies: {scale:.4g} eV (from the spread of the labels)"]
+        objective = EnergyObjective(config, train)
+    return Prepared(
+        config, train, valid, test, chosen, references, potential, objective, (*notes, *chosen_notes, *told)
+    )
 
 
 def _split(config: Config, whole: Dataset, options: ReadOptions) -> tuple[Dataset, Dataset | None, Split | None]:
@@ -155,7 +173,7 @@ def _from_file(path: str, train: Dataset, options: ReadOptions) -> refs.Referenc
     return refs.References(kept, f"free atoms in {path}", len(kept), len(kept))
 
 
-def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
+def with_defaults(config: Config, train: Dataset, targets: Sequence[Target] = ()) -> tuple[Config, list[str]]:
     """The settings with every choice made that was left open, and a line for each choice."""
     changes: dict[str, object] = {}
     notes = []
@@ -166,14 +184,17 @@ def with_defaults(config: Config, train: Dataset) -> tuple[Config, list[str]]:
     if settings.batch_size is None and settings.batch_atoms is None and settings.batch_edges is None:
         mean = float(train.n_atoms().mean())
         # Some ninety atoms a step keep a small machine busy; few frames want many small steps.
-        size = max(1, min(32, round(90 / mean), math.ceil(len(train) / 4)))
+        size = max(1, min(32, 32 if targets else round(90 / mean), math.ceil(len(train) / (20 if targets else 4))))
         changes["batch_size"] = size
         notes.append(f"batch_size: {size} frames")
     elif settings.batch_size is not None and settings.batch_size > len(train):
         changes["batch_size"] = len(train)
         notes.append(f"batch_size: {len(train)}, all the training frames ({settings.batch_size} were asked for)")
+    if targets and "learning_rate" not in settings.model_fields_set:
+        changes["learning_rate"] = PROPERTY_RATE
+        notes.append(f"learning_rate: {PROPERTY_RATE}, for properties")
     training = settings.model_copy(update=changes)
-    terms, more = _present_terms(config.loss, train)
+    terms, more = (config.loss, []) if targets else _present_terms(config.loss, train)
     threads = config.threads
     if threads is None and config.device == "cpu" and training.batch_edges is None:
         atoms = training.batch_atoms or (training.batch_size or 1) * float(train.n_atoms().mean())
@@ -212,7 +233,9 @@ def from_data(config: Config, train: Dataset, frames: list[Frame]) -> tuple[Conf
         found["elements"] = list(train.elements)
     if "average_neighbors" in schema.model_fields and "average_neighbors" not in settings:
         cutoff = float(checked.cutoff)  # type: ignore[attr-defined]
-        some = frames[:: max(1, len(frames) // NEIGHBOR_FRAMES)]
+        some = [frame for frame in frames if frame.structure.has_positions]
+        some = some[:: max(1, len(some) // NEIGHBOR_FRAMES)]
+    if "average_neighbors" in schema.model_fields and "average_neighbors" not in settings and some:
         n_edges = sum(neighbor_list(frame.structure, cutoff)[0].shape[1] for frame in some)
         found["average_neighbors"] = round(max(1.0, n_edges / sum(len(frame.structure) for frame in some)), 3)
     notes = []

@@ -151,7 +151,7 @@ def test_stress_of_a_trained_model_has_the_sign_of_the_labels(tmp_path: Path) ->
 
 
 def test_energies_alone_train_without_a_force_being_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlpot.train import loop
+    from mlpot.train import energies
     from tests.train.conftest import cluster
 
     frames = [cluster(k) for k in range(8)]
@@ -159,8 +159,8 @@ def test_energies_alone_train_without_a_force_being_computed(tmp_path: Path, mon
         del atoms.calc.results["forces"]
     ase.io.write(tmp_path / "energies.xyz", frames)
     asked = []
-    real = loop.predict
-    monkeypatch.setattr(loop, "predict", lambda *a, **k: asked.append(k.get("forces")) or real(*a, **k))
+    real = energies.predict
+    monkeypatch.setattr(energies, "predict", lambda *a, **k: asked.append(k.get("forces")) or real(*a, **k))
     run(tmp_path / "energies.xyz", tmp_path / "run", "epochs=2")
     assert asked
     assert not any(asked)
@@ -169,11 +169,11 @@ def test_energies_alone_train_without_a_force_being_computed(tmp_path: Path, mon
 def test_a_force_weight_of_zero_leaves_forces_out(
     clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlpot.train import loop
+    from mlpot.train import energies
 
     asked = []
-    real = loop.predict
-    monkeypatch.setattr(loop, "predict", lambda *a, **k: asked.append(k.get("forces")) or real(*a, **k))
+    real = energies.predict
+    monkeypatch.setattr(energies, "predict", lambda *a, **k: asked.append(k.get("forces")) or real(*a, **k))
     run(clusters, tmp_path / "run", "epochs=1", "loss.forces.weight=0")
     assert not any(asked)
 
@@ -287,12 +287,12 @@ def test_tensorboard_logs_are_written_when_asked_for(clusters: Path, tmp_path: P
 
 
 def test_want_of_memory_gives_the_levers(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlpot.train import loop
+    from mlpot.train import energies
 
     def no_memory(*arguments: object, **more: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(loop, "predict", no_memory)
+    monkeypatch.setattr(energies, "predict", no_memory)
     with pytest.raises(
         UserError, match=r"out of memory on cpu with a batch of 4 frames, \d+ atoms and \d+ edges.*batch_size"
     ):
