@@ -28,7 +28,7 @@ _HOME = {
     "save": "mlpot.checkpoint",
     "Calculator": "mlpot.calculator",
 }
-_SUBMODULES = ("models", "testing", "data", "units", "compose", "nn", "convert", "pretrained")
+_SUBMODULES = ("models", "testing", "data", "units", "compose", "nn", "convert", "pretrained", "property_model")
 
 __all__ = ["AtomsGraph", "Calculator", "Potential", "Prediction", "load", "predict", "save"]
 

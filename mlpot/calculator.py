@@ -68,11 +68,8 @@ class Calculator(AseCalculator):
             raise unknown("dtype", dtype, DTYPES)
         super().__init__()
         self.device = device_of(device)
-        chosen = (
-            copy.deepcopy(potential)
-            if isinstance(potential, Potential)
-            else as_potential(load(potential), str(potential))
-        )
+        read = copy.deepcopy(potential) if isinstance(potential, Model) else load(potential)
+        chosen = as_potential(read, "" if isinstance(potential, Model) else str(potential))
         if dtype is not None:
             chosen = chosen.to(DTYPES[dtype])
         self.potential = chosen.to(self.device).eval().requires_grad_(False)

@@ -39,7 +39,7 @@ def as_potential(model: Model, where: str = "") -> Potential:
     names = ", ".join(target.name for target in getattr(model, "targets", ()))
     raise UserError(
         f"{where or type(model).__name__}{': this model' if where else ''} gives no energies; it predicts "
-        f"{names or 'something else'}: use `mlpot predict`, or mlpot.predict_properties."
+        f"{names or 'something else'}: use `mlpot predict`, or predict_properties of mlpot.property_model."
     )
 
 

@@ -19,7 +19,9 @@ MOST_ATOMS = 2000  # in one batch
 def predict(
     model: Model,
     structures: Annotated[Path, typer.Argument(help="structures, in any format that ASE reads")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="file to write: .xyz, or another format of ASE")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="file to write: .xyz or the like; .csv for properties")
+    ],
     index: Annotated[str, typer.Option("--index", help="which structures: ':', '::10', '-1'")] = ":",
     forces: Annotated[bool, typer.Option("--forces/--no-forces", help="predict forces")] = True,
     stress: Annotated[
@@ -30,19 +32,31 @@ def predict(
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Energies, forces and stress of many structures, written beside them.
+    """Energies, forces and stress of many structures, or their properties, written beside them.
 
     Example:  mlpot predict runs/mydata new.xyz -o predicted.xyz
 
     What the frames carry besides (names, ids, constraints) is kept. Energies are in eV, forces in eV/Å, stress in eV/Å³
     with ASE's sign.
+
+    A model of properties takes tables with SMILES as well, and writes a table:
+
+    mlpot predict runs/esol molecules.csv -o predicted.csv
     """
     from mlpot.commands import terminal
     from mlpot.commands.files import write_frames
+    from mlpot.commands.properties import predict_molecules
     from mlpot.data.opening import read_structures
+    from mlpot.property_model import PropertyModel
 
     screen = terminal.console(as_json)
-    potential = terminal.load_potential(model, device, dtype)
+    found = terminal.load_model(model, device, dtype)
+    if isinstance(found, PropertyModel):
+        rows = predict_molecules(found, structures, output, index, batch_atoms, screen)
+        if as_json:
+            terminal.print_json({"output": str(output), "n_structures": len(rows), "rows": rows})
+        return
+    potential = found
     frames = read_structures(structures, index)
     full = [bool(atoms.pbc.all()) for atoms in frames]
     if stress and not any(full):

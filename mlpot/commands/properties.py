@@ -54,6 +54,46 @@ def evaluate_properties(
     return summary
 
 
+def predict_molecules(
+    model: PropertyModel, path: Path, output: Path, index: str, batch_atoms: int, screen: Any
+) -> list[dict[str, Any]]:
+    """Predict every molecule of a file and write a table (.csv), or structures with their properties in `info`."""
+    from mlpot.commands import terminal
+    from mlpot.commands.files import write_frames, write_rows
+    from mlpot.convert import ase as convert
+    from mlpot.data.options import ReadOptions
+
+    table = output.suffix in (".csv", ".tsv", ".txt")
+    if not table and "positions" not in model.needs:
+        raise UserError(f"{output}: this model reads bonds; its predictions go to a table: -o {output.stem}.csv.")
+    dataset = molecules(path, ReadOptions(index=index))
+    with terminal.bar("predicting", len(dataset), screen) as update:
+        rows = values_of(model, dataset, batch_atoms, update)
+    if table:
+        write_rows(output, rows)
+    else:
+        frames = [convert.atoms(dataset[k].structure) for k in range(len(dataset))]
+        for atoms, row in zip(frames, rows, strict=True):
+            atoms.info.update({key: value for key, value in row.items() if key != "frame"})
+        write_frames(output, frames)
+    units = ", ".join(f"{t.name} in {t.unit}" if t.unit else t.name for t in model.targets)
+    screen.print(f"{output}: {len(rows)} structures; {units}")
+    return rows
+
+
+def molecules(path: Path, options: Any) -> Dataset:
+    """The structures of a file, labelled or not: a format of ours, or another of ASE."""
+    from mlpot.convert import ase as convert
+    from mlpot.data.dataset import MemoryDataset
+    from mlpot.data.frame import Frame
+    from mlpot.data.opening import open_dataset, read_structures
+
+    if path.suffix in (".csv", ".tsv", ".txt", ".smi", ".h5", ".hdf5", ".gz"):
+        return open_dataset(path, options, require_labels=False)
+    frames = [Frame(convert.structure(atoms)) for atoms in read_structures(path, options.index)]
+    return MemoryDataset(frames, str(path))
+
+
 def values_of(
     model: PropertyModel, dataset: Dataset, batch_atoms: int, update: Any, table: Any = None
 ) -> list[dict[str, Any]]:
