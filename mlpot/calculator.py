@@ -21,6 +21,7 @@ from mlpot.convert import ase as convert
 from mlpot.device import device_of
 from mlpot.errors import PhysicsWarning, UserError, unknown
 from mlpot.graph import AtomsGraph
+from mlpot.model import Model
 from mlpot.neighbors import SkinList, edge_vectors
 from mlpot.potential import Potential, as_potential, predict
 from mlpot.pretrained import load
