@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mlpot import __version__
 from mlpot.allocator import keep_freed_memory
+from mlpot.commands.compare import compare
 from mlpot.commands.data_convert import convert
 from mlpot.commands.data_inspect import inspect
 from mlpot.commands.demo import demo
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
-_COMMANDS: tuple[Callable[..., None], ...] = (train, evaluate, predict, relax, md, models, demo)
+_COMMANDS: tuple[Callable[..., None], ...] = (train, evaluate, predict, relax, md, compare, models, demo)
 _DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert)
 for command in _COMMANDS:
     app.command()(command)

@@ -29,6 +29,7 @@ ORDER = (
     ("pretrained",),
     ("calculator",),
     ("simulate",),
+    ("compare",),
     ("report",),
     ("testing", "demonstration"),
     ("commands",),
