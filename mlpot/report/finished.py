@@ -110,4 +110,5 @@ def report_run(finished: Finished, warnings: Sequence[str] = ()) -> Path:
 
 def prepared_name(finished: Finished) -> str:
     """What was trained, for a heading."""
-    return f"{finished.prepared.config.model.name} on {Path(finished.prepared.train.path).name}"
+    model = finished.prepared.config.model
+    return f"{Path(model.start).name if model.start else model.name} on {Path(finished.prepared.train.path).name}"

@@ -64,6 +64,7 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "schnet"
+    start: str | None = Field(None, description="a trained model to go on from, in place of a name and settings")
     zbl: bool = Field(False, description="add the ZBL repulsion of nuclei at short range")
 
     @property
@@ -109,6 +110,7 @@ class PropertiesConfig(Section):
         None,
         description="names of properties in the data, or {name: gap, kind: intensive}; all where it has no energies",
     )
+    freeze: bool = Field(False, description="train the heads alone, on the features of model.start as they are")
     readout: str = Field("mean", description="pooling of atoms for intensive targets and classes")
     dropout: float = Field(0.0, ge=0, lt=1, description="part of the features left out of a head, in training")
     loss: Literal["mse", "mae", "huber"] = Field("huber", description="of errors in units of the target's spread")

@@ -33,6 +33,7 @@ from mlpot.train.energies import EnergyObjective
 from mlpot.train.objective import Objective
 from mlpot.train.properties import PropertyObjective
 from mlpot.train.setup_properties import property_model, targets_of
+from mlpot.train.start import fine_tuned
 
 DEFAULT_BUDGET = 15 * 60.0  # seconds
 VALID_FRACTION, VALID_MOST = 0.1, 500
@@ -73,18 +74,22 @@ def prepare(config: Config) -> Prepared:
     frames = refs.sample(train)
     _same_elements(train, {"validation": valid, "test": test})
     targets = targets_of(config, train)
-    references = None if targets else _references(data, train, frames, options)
+    references = None if targets or config.model.start else _references(data, train, frames, options)
     if references is not None:
         shown = ", ".join(f"{SYMBOLS[z]} {e:.4f}" for z, e in references.energies.items())
         notes.append(f"reference energies ({references.origin}), eV: {shown}")
     config, chosen_notes = with_defaults(config, train, targets)
-    config, model_notes = from_data(config, train, frames)
-    chosen_notes += model_notes
+    if config.model.start is None:
+        config, model_notes = from_data(config, train, frames)
+        chosen_notes += model_notes
     objective: Objective
     potential: Model
     if targets:
         potential, told = property_model(config, targets, train, frames)
         objective = PropertyObjective(config.properties, targets)
+    elif config.model.start is not None:
+        potential, told = fine_tuned(config, train, frames)
+        objective = EnergyObjective(config, train)
     else:
         potential, scale = _potential(config, train, frames, references)
         told = [f"scale of the network's energies: {scale:.4g} eV (from the spread of the labels)"]

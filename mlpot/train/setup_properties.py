@@ -19,6 +19,7 @@ from mlpot.property_model import PropertyConfig, PropertyModel, Scale
 from mlpot.structure import SYMBOLS
 from mlpot.target import Target
 from mlpot.train.config import Config
+from mlpot.train.start import backbone
 
 
 def targets_of(config: Config, train: Dataset) -> tuple[Target, ...]:
@@ -79,7 +80,14 @@ def property_model(
     except ValidationError as error:
         raise UserError(models.explain(error, PropertyConfig, "properties")) from None
     torch.manual_seed(config.seed)
-    model = PropertyModel(models.build(config.model.name, **config.model.settings), settings)
+    if config.model.start is not None:
+        notes.append(f"features: those of {config.model.start}{', which stay as they are' if section.freeze else ''}")
+        network = backbone(config, train).requires_grad_(not section.freeze)
+    elif section.freeze:
+        raise UserError("properties.freeze=true needs model.start: untrained features are no good as they are.")
+    else:
+        network = models.build(config.model.name, **config.model.settings)
+    model = PropertyModel(network, settings)
     model.restrict_to(train.elements)
     return model.to(torch.float64 if config.dtype == "float64" else torch.float32), notes
 
