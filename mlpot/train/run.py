@@ -218,9 +218,8 @@ class Run:
         for note in self.prepared.notes:
             self.say(note)
         n = sum(p.numel() for p in self.trainer.parameters)
-        self.say(
-            f"model: {self.config.model.start or self.config.model.name}, {n} parameters, {self.config.dtype}, on {self.device}"
-        )
+        name = self.config.model.start or self.config.model.name
+        self.say(f"model: {name}, {n} parameters, {self.config.dtype}, on {self.device}")
         self.say(f"folder: {self.folder}")
 
     def restore(self) -> None:
