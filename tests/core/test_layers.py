@@ -21,7 +21,7 @@ ORDER = (
     ("graph",),
     ("nn", "model"),
     ("potential",),
-    ("models",),
+    ("models", "recording"),
     ("compose", "property_model"),
     ("data",),
     ("checkpoint",),
