@@ -82,7 +82,7 @@ class _Recorder(TorchDispatchMode):
         if func is torch.ops.aten.detach.default or _same_view(func, args, out):
             self._know(out, self._nodes[id(args[0])])
             return out
-        node = self._called(func, tuple(written[0]), written[1])
+        node = self._called(func, tuple(written[0]), written[1], out)
         if isinstance(out, Tensor):
             self._know(out, node)
         else:
@@ -91,10 +91,18 @@ class _Recorder(TorchDispatchMode):
                     self._know(part, self.graph.call_function(operator.getitem, (node, place)))
         return out
 
-    def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> fx.Node:
+        """The operation, in the form that takes the least time to call."""
         name = func._schema.name.removeprefix("aten::")
         if name in METHODS:
             return self.graph.call_method(METHODS[name], args, kwargs)
+        if name == "slice" and len(args) > 3 and (len(args) == 4 or args[4] == 1):
+            tensor, axis, start = args[:3]
+            return self.graph.call_method("narrow", (tensor, axis, start or 0, out.shape[axis]))
+        if name == "split":
+            return self.graph.call_method(
+                "split_with_sizes", (args[0], [p.shape[_axis(args)] for p in out], _axis(args))
+            )
         if name in QUICK and not func._schema.is_mutable:
             return self.graph.call_function(getattr(torch, name), args, kwargs)
         return self.graph.call_function(func, args, kwargs)
@@ -127,6 +135,10 @@ def _same_view(func: Any, args: Any, out: Any) -> bool:
     if func not in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default):
         return False
     return out.shape == args[0].shape and out.stride() == args[0].stride()
+
+
+def _axis(args: Sequence[Any]) -> int:
+    return args[2] if len(args) > 2 else 0
 
 
 def record(function: Callable[..., Sequence[Tensor]], *inputs: Tensor) -> fx.GraphModule:
