@@ -42,6 +42,7 @@ def open_dataset(path: Paths, options: ReadOptions | None = None, require_labels
         reading.module.FORMAT,
         tuple(reading.notes),
         reading.options.theory,
+        reading.targets,
     )
 
 

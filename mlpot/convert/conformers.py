@@ -1,0 +1,40 @@
+"""Coordinates for molecules that are known by their bonds: rdkit's ETKDG, then the MMFF94 force field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlpot.convert import rdkit as _rdkit
+from mlpot.convert.smiles import parsed
+from mlpot.errors import UserError
+from mlpot.structure import Structure
+
+ATTEMPTS = 3  # the second and third start from random coordinates
+
+
+def embedded(smiles: str, seed: int = 0, optimise: bool = True) -> Structure:
+    """A conformer of a SMILES with its hydrogens and bonds; the same for the same seed.
+
+    Raises UserError for a SMILES that rdkit refuses, and where no conformer is found.
+    """
+    return _rdkit.structure(conformer_of(parsed(smiles), smiles, seed, optimise))
+
+
+def conformer_of(mol: Any, name: str, seed: int = 0, optimise: bool = True) -> Any:
+    """The ``Mol`` with hydrogens and one conformer (ETKDGv3; MMFF94 where it has parameters and `optimise`)."""
+    from rdkit import Chem, rdBase
+    from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
+
+    full = Chem.AddHs(mol)
+    settings: Any = rdDistGeom.ETKDGv3()
+    with rdBase.BlockLogs():
+        for attempt in range(ATTEMPTS):
+            settings.randomSeed = seed * ATTEMPTS + attempt
+            settings.useRandomCoords = attempt > 0
+            if rdDistGeom.EmbedMolecule(full, settings) == 0:
+                break
+        else:
+            raise UserError(f'"{name}": rdkit finds no conformer in {ATTEMPTS} attempts.')
+        if optimise and rdForceFieldHelpers.MMFFHasAllMoleculeParams(full):
+            rdForceFieldHelpers.MMFFOptimizeMolecule(full, maxIters=500)
+    return full
