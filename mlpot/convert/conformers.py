@@ -9,6 +9,7 @@ from mlpot.convert.smiles import parsed
 from mlpot.errors import UserError
 from mlpot.structure import Structure
 
+GAP = 4.0  # Å between fragments
 ATTEMPTS = 3  # the second and third start from random coordinates
 
 
@@ -21,7 +22,10 @@ def embedded(smiles: str, seed: int = 0, optimise: bool = True) -> Structure:
 
 
 def conformer_of(mol: Any, name: str, seed: int = 0, optimise: bool = True) -> Any:
-    """The ``Mol`` with hydrogens and one conformer (ETKDGv3; MMFF94 where it has parameters and `optimise`)."""
+    """The ``Mol`` with hydrogens and one conformer (ETKDGv3; MMFF94 where it has parameters and `optimise`).
+
+    Fragments of a salt lie side by side, since their places are not known.
+    """
     from rdkit import Chem, rdBase
     from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
 
@@ -37,4 +41,22 @@ def conformer_of(mol: Any, name: str, seed: int = 0, optimise: bool = True) -> A
             raise UserError(f'"{name}": rdkit finds no conformer in {ATTEMPTS} attempts.')
         if optimise and rdForceFieldHelpers.MMFFHasAllMoleculeParams(full):
             rdForceFieldHelpers.MMFFOptimizeMolecule(full, maxIters=500)
+    _part(full)
     return full
+
+
+def _part(mol: Any) -> None:
+    """Set the fragments of a salt side by side, `GAP` apart: rdkit embeds each around the origin."""
+    from rdkit import Chem
+
+    fragments = Chem.GetMolFrags(mol)
+    conformer = mol.GetConformer()
+    places = conformer.GetPositions()
+    edge = 0.0
+    for number, atoms in enumerate(fragments if len(fragments) > 1 else ()):
+        own = places[list(atoms)]
+        if number:
+            own = own + [edge + GAP - own[:, 0].min(), 0.0, 0.0]
+        edge = float(own[:, 0].max())
+        for atom, place in zip(atoms, own, strict=True):
+            conformer.SetAtomPosition(atom, place.tolist())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlpot.convert.conformers import embedded
 from mlpot.data.opening import open_dataset
 from mlpot.data.options import ReadOptions
 from mlpot.data.sources import _qm9
@@ -166,6 +167,12 @@ def test_molecules_of_a_table_get_coordinates(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data[0].structure.positions, again[0].structure.positions)
     distances = np.linalg.norm(data[1].structure.positions[1:] - data[1].structure.positions[0], axis=1)
     np.testing.assert_allclose(distances, 1.09, atol=0.02)  # C-H of methane
+
+
+def test_fragments_of_a_salt_do_not_overlap() -> None:
+    structure = embedded("Cl.N=C(N)n1cccn1.[Na+]")
+    distances = np.linalg.norm(structure.positions[:, None] - structure.positions[None], axis=2)
+    assert distances[np.triu_indices(len(structure), 1)].min() > 0.9
 
 
 def test_real_tables(shared: Path) -> None:
