@@ -56,7 +56,7 @@ def _part(mol: Any) -> None:
     for number, atoms in enumerate(fragments if len(fragments) > 1 else ()):
         own = places[list(atoms)]
         if number:
-            own = own + [edge + GAP - own[:, 0].min(), 0.0, 0.0]
+            own[:, 0] += edge + GAP - own[:, 0].min()
         edge = float(own[:, 0].max())
         for atom, place in zip(atoms, own, strict=True):
             conformer.SetAtomPosition(atom, place.tolist())

@@ -178,25 +178,43 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
     smiles, found = _columns(table, path, options)
     texts = [column for column in table.columns if column not in {c for c, _ in found.values()}]
     cells = {column: table.column(column) for column in texts}
-    frames, refused = [], []
+    seen = _Seen()
+    waiting: Frame | None = None  # the last frame comes with what is known of all
     for k, (line, _) in enumerate(table.rows):
         try:
             structure = _structure(cells[smiles][k], options, line)
         except UserError as error:
-            refused.append(f"line {line}: {error}")
+            seen.refused.append(f"line {line}: {error}")
             continue
         properties = {name: numbers[k] for name, (_, numbers) in found.items() if not math.isnan(numbers[k])}
         info: dict[str, str | float | int] = {"line": line}
         info |= {"smiles" if c == smiles else c: v[k] for c, v in cells.items() if v[k]}
-        frames.append(Frame(structure, info=info, properties=properties))
-    if len(refused) > MOST_REFUSED * len(table.rows):
+        if waiting is not None:
+            yield waiting, ()
+        waiting = Frame(structure, info=info, properties=properties)
+        seen.add(waiting)
+    if len(seen.refused) > MOST_REFUSED * len(table.rows):
         raise UserError(
-            f"{path}: {len(refused)} of {len(table.rows)} molecules are refused; at most a tenth may be. "
-            f"{' '.join(refused[:SHOWN])}"
+            f"{path}: {len(seen.refused)} of {len(table.rows)} molecules are refused; at most a tenth may be. "
+            f"{' '.join(seen.refused[:SHOWN])}"
         )
-    notes = _notes(table, refused, found, frames, options)
-    for frame in frames:
-        yield frame, notes
+    if waiting is not None:
+        yield waiting, _notes(table, seen, found, options)
+
+
+class _Seen:
+    """What went by: rows that were refused, and SMILES that came again with other labels."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.contradictions: list[str] = []
+        self._labels: dict[str, Mapping[str, object]] = {}
+
+    def add(self, frame: Frame) -> None:
+        key = str(frame.info["smiles"])
+        before = self._labels.setdefault(key, frame.properties)
+        if any(frame.properties[name] != before[name] for name in frame.properties if name in before):
+            self.contradictions.append(key)
 
 
 def _structure(smiles: str, options: ReadOptions, line: int) -> Structure:
@@ -204,34 +222,20 @@ def _structure(smiles: str, options: ReadOptions, line: int) -> Structure:
 
 
 def _notes(
-    table: Table,
-    refused: Sequence[str],
-    found: Mapping[str, tuple[str, list[float]]],
-    frames: Sequence[Frame],
-    options: ReadOptions,
+    table: Table, seen: _Seen, found: Mapping[str, tuple[str, list[float]]], options: ReadOptions
 ) -> tuple[str, ...]:
     out = [f"properties: {', '.join(found) or 'none'}"]
     if options.embed:
         out.append("coordinates: one conformer of each molecule (rdkit ETKDGv3 and MMFF94), hydrogens added")
-    if refused:
-        more = f" and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
-        out.append(f"{len(refused)} of {len(table.rows)} molecules left out: {'; '.join(refused[:SHOWN])}{more}")
-    twice = _contradictions(frames)
-    if twice:
-        out.append(f"{len(twice)} molecules come more than once with different labels, e.g. {twice[0]}")
+    if seen.refused:
+        more = f" and {len(seen.refused) - SHOWN} more" if len(seen.refused) > SHOWN else ""
+        out.append(
+            f"{len(seen.refused)} of {len(table.rows)} molecules left out: {'; '.join(seen.refused[:SHOWN])}{more}"
+        )
+    if seen.contradictions:
+        n = len(seen.contradictions)
+        out.append(f"{n} molecules come more than once with different labels, e.g. {seen.contradictions[0]}")
     return tuple(out)
-
-
-def _contradictions(frames: Sequence[Frame]) -> list[str]:
-    """SMILES that stand in several rows whose labels differ."""
-    seen: dict[str, Mapping[str, object]] = {}
-    found = []
-    for frame in frames:
-        key = str(frame.info["smiles"])
-        if key in seen and any(frame.properties[n] != seen[key][n] for n in frame.properties if n in seen[key]):
-            found.append(key)
-        seen.setdefault(key, frame.properties)
-    return found
 
 
 def held(path: Path) -> tuple[Counter[str], Counter[str]]:
