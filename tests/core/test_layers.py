@@ -30,7 +30,7 @@ ORDER = (
     ("calculator",),
     ("simulate",),
     ("compare",),
-    ("report",),
+    ("report", "bench"),
     ("testing", "demonstration"),
     ("commands",),
     ("cli", "__main__"),
