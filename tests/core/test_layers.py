@@ -29,7 +29,7 @@ ORDER = (
     ("train",),
     ("calculator",),
     ("simulate",),
-    ("compare",),
+    ("compare", "screen"),
     ("report", "bench"),
     ("testing", "demonstration"),
     ("commands",),
