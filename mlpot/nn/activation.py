@@ -37,3 +37,15 @@ class ShiftedSoftplus(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
         return shifted_softplus(x)
+
+
+class SmoothLeakyReLU(nn.Module):
+    """s x + (1 - s) ssp(x): a leaky ReLU of slope s without its kink, at which forces would jump; zero at the origin."""
+
+    def __init__(self, slope: float = 0.2) -> None:
+        super().__init__()
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
+        return self.slope * x + (1.0 - self.slope) * shifted_softplus(x)

@@ -54,6 +54,13 @@ class Ends(NamedTuple):
     order: Tensor
     first: Tensor
 
+    @classmethod
+    def of(cls, atom: Tensor, n_atoms: int) -> Ends:
+        """From the atom at that end of every edge, (E,) int64 in any order."""
+        order = torch.argsort(atom, stable=True)
+        first = torch.searchsorted(atom[order], torch.arange(n_atoms, device=atom.device))
+        return cls(atom.contiguous(), order, first)
+
     def repeated(self, n_blocks: int) -> Ends:
         """The same ends in `n_blocks` copies of the graph, one after the other."""
         block = torch.arange(n_blocks, device=self.atom.device)[:, None]
