@@ -16,7 +16,6 @@ from mlpot.nn.linear import network
 from mlpot.nn.stack import GraphStack, StackConfig
 from mlpot.potential import Potential
 
-
 Edges = TypeVar("Edges")
 
 
@@ -74,7 +73,7 @@ class AttentionNetwork(GraphNetwork[MessageEdges]):
 
     def update(self, layer: int, x: Tensor, edges: MessageEdges) -> Tensor:
         """The layer's update alone."""
-        return self.layers[layer].attend(x, edges)[0]  # type: ignore[operator, index, union-attr]
+        return self.layers[layer].attend(x, edges)[0]  # type: ignore[operator]
 
     def traced(self, graph: AtomsGraph) -> tuple[Features, list[Attention]]:
         """`features`, and the very weights that they were worked out with, layer by layer, to take gradients in."""
@@ -83,7 +82,7 @@ class AttentionNetwork(GraphNetwork[MessageEdges]):
         def recorded(layer: int, x: Tensor, edges: MessageEdges) -> Tensor:
             attention: EdgeAttention
             update, attention = self.layers[layer].attend(x, edges)  # type: ignore[operator]
-            found.append(Attention(edges.index, *attention))
+            found.append(Attention(edges.edge_index, *attention))
             return update
 
         return Features(self.stack(graph, recorded, self.prepared)), found

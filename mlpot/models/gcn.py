@@ -49,5 +49,6 @@ class GCN(GraphNetwork[Normalised]):
     def update(self, layer: int, x: Tensor, edges: Normalised) -> Tensor:
         """A layer's convolution, (N, C) -> (N, C)."""
         own = self.layers[layer]
+        assert isinstance(own, nn.Linear)
         sent = F.linear(x, own.weight)
         return bag(gather(sent, edges.sources) * edges.weights, edges.targets) + edges.own * sent + own.bias

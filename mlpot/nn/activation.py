@@ -40,7 +40,7 @@ class ShiftedSoftplus(nn.Module):
 
 
 class SmoothLeakyReLU(nn.Module):
-    """s x + (1 - s) ssp(x): a leaky ReLU of slope s without its kink, at which forces would jump; zero at the origin."""
+    """s x + (1 - s) ssp(x): a leaky ReLU of slope s without its kink, where forces would jump; zero at the origin."""
 
     def __init__(self, slope: float = 0.2) -> None:
         super().__init__()

@@ -144,7 +144,7 @@ class Maximum(Last):
 
 
 class Weighed(Last):
-    """Jumping knowledge: Σ_l α_il x^l_i, with α_i a softmax of what an LSTM that reads the layers both ways says of each.
+    """Jumping knowledge: Σ_l α_il x^l_i, α_i a softmax of what an LSTM that reads the layers both ways says of each.
 
     Of single cells, since torch's fused LSTM has no second derivatives, which training on forces needs.
     """
@@ -155,7 +155,7 @@ class Weighed(Last):
         if self.width == 0:
             raise ValueError("an LSTM over layers needs two channels or two layers at least")
         self.ahead, self.back = (nn.LSTMCell(channels, self.width) for _ in range(2))
-        self.score = nn.Linear(2 * self.width, 1)
+        self.score = linear(2 * self.width, 1, bias=False)  # softmax over the layers would not see a bias
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """L of (N, C) -> (N, C)."""

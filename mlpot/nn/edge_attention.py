@@ -26,7 +26,7 @@ def edge_softmax(logits: Tensor, own: Tensor, edges: MessageEdges) -> EdgeAttent
     """
     inside = edges.envelope > 0
     present = torch.where(inside, logits.detach(), -torch.inf)
-    target = edges.index[1][:, None].expand_as(present)
+    target = edges.edge_index[1][:, None].expand_as(present)
     largest = own.detach().scatter_reduce(0, target, present, "amax")
     # Nothing overflows: the largest exponential of each atom and head is 1, or f for an edge.
     near = edges.envelope * torch.exp(torch.where(inside, logits - gather(largest, edges.targets), 0.0))

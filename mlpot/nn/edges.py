@@ -26,14 +26,14 @@ class MessageEdges(NamedTuple):
 
     | field      | shape, dtype   | meaning                                                        |
     |------------|----------------|----------------------------------------------------------------|
-    | index      | (2, E) int64   | [source j, target i], sorted by target                         |
+    | edge_index | (2, E) int64   | [source j, target i], sorted by target                         |
     | attributes | (E, F)         | radial functions times their envelope, then features of bonds  |
     | envelope   | (E, 1)         | of the cutoff; 1 for bonds                                     |
     | sources    | Ends           | the ends that send, to gather by and to sum to                 |
     | targets    | Ends           | the ends that receive                                          |
     """
 
-    index: Tensor
+    edge_index: Tensor
     attributes: Tensor
     envelope: Tensor
     sources: Ends
@@ -45,9 +45,9 @@ class MessageEdges(NamedTuple):
         return len(self.targets.first)
 
     @classmethod
-    def of(cls, index: Tensor, attributes: Tensor, envelope: Tensor, n_atoms: int) -> MessageEdges:
-        """From the tensors alone; the index must be sorted by target."""
-        return cls(index, attributes, envelope, *(Ends.of(row, n_atoms) for row in index))
+    def of(cls, edge_index: Tensor, attributes: Tensor, envelope: Tensor, n_atoms: int) -> MessageEdges:
+        """From the tensors alone; the edges must be sorted by target."""
+        return cls(edge_index, attributes, envelope, *(Ends.of(row, n_atoms) for row in edge_index))
 
 
 class RadiusEdges(nn.Module):
@@ -114,7 +114,7 @@ class JoinedEdges(RadiusEdges):
         rows = gather(torch.cat([pairs, pairs.new_zeros(1, pairs.shape[1])]), kept.pairs)
         attributes = torch.cat([rows[:, :-1], kept.features.to(dtype)], 1)
         envelope = torch.where(kept.bonded, 1.0, rows[:, -1:])
-        return MessageEdges(kept.index, attributes, envelope, kept.sources, kept.targets)
+        return MessageEdges(kept.edge_index, attributes, envelope, kept.sources, kept.targets)
 
 
 EDGES: dict[str, type[RadiusEdges | BondEdges | JoinedEdges]] = {
@@ -163,11 +163,11 @@ def _bond_ends(graph: AtomsGraph) -> tuple[Ends, Ends]:
 class _Joined(NamedTuple):
     """What stays the same while the atoms of joined edges move.
 
-    index (2, E); bonded (E, 1) bool; features (E, F_b), zero where there is no bond; pairs: the pair of each edge, or
-    one past the last for bonds that are no pairs of the graph.
+    edge_index (2, E); bonded (E, 1) bool; features (E, F_b), zero where there is no bond; pairs: the pair of each edge,
+    or one past the last for bonds that are no pairs of the graph.
     """
 
-    index: Tensor
+    edge_index: Tensor
     bonded: Tensor
     features: Tensor
     pairs: Ends
@@ -213,7 +213,7 @@ def fully_adjacent(edges: MessageEdges, batch: Tensor) -> MessageEdges:
     row = torch.cumsum(of_atom, 0) - of_atom  # the place of an atom's first pair, itself included
     target = torch.repeat_interleave(of_atom)
     source = torch.arange(len(target), device=batch.device) - row[target] + first[target]
-    start, end = edges.index
+    start, end = edges.edge_index
     pair = Ends.of(row[end] + start - first[end], len(target))
     other = source != target
     attributes = bag(edges.attributes, pair)[other]
@@ -235,7 +235,7 @@ class Slots(NamedTuple):
     @classmethod
     def of(cls, edges: MessageEdges) -> Slots:
         """Of edges sorted by target."""
-        source, target = edges.index
+        source, target = edges.edge_index
         n = edges.n_atoms
         degree = int(torch.bincount(target).max()) if len(target) else 1
         place = target * degree + torch.arange(len(target), device=target.device) - edges.targets.first[target]

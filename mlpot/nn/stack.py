@@ -97,7 +97,9 @@ class GraphStack(nn.Module):
             x = x + self.atom_features(bonds_of(graph).atom_features.to(x.dtype))
         return F.pad(x, (0, self.padding)) if self.padding else x
 
-    def forward(self, graph: AtomsGraph, step: Callable[[int, Tensor, Edges], Tensor], prepare: Callable[[MessageEdges], Edges]) -> Tensor:
+    def forward(
+        self, graph: AtomsGraph, step: Callable[[int, Tensor, Edges], Tensor], prepare: Callable[[MessageEdges], Edges]
+    ) -> Tensor:
         """(N, out_channels). `prepare` works out what a layer reads of edges; `step` is a layer's update of x."""
         x = self.start(graph)
         near = self.edges(graph, x.dtype)
