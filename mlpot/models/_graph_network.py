@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.model import Features
-from mlpot.nn.edge_attention import EdgeAttention
+from mlpot.nn.edge_attention import EdgeAttention, HeadEdges
 from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import network
 from mlpot.nn.stack import GraphStack, StackConfig
@@ -64,14 +64,18 @@ class Attention(NamedTuple):
     own: Tensor
 
 
-class AttentionNetwork(GraphNetwork[MessageEdges]):
+class AttentionNetwork(GraphNetwork[HeadEdges]):
     """A network whose layers have `attend(x, edges) -> (update, EdgeAttention)`."""
 
-    def prepared(self, edges: MessageEdges) -> MessageEdges:
-        """The edges as they are."""
-        return edges
+    def __init__(self, config: StackConfig, heads: int) -> None:
+        super().__init__(config)
+        self.heads = heads
 
-    def update(self, layer: int, x: Tensor, edges: MessageEdges) -> Tensor:
+    def prepared(self, edges: MessageEdges) -> HeadEdges:
+        """For all heads."""
+        return HeadEdges.of(edges, self.heads)
+
+    def update(self, layer: int, x: Tensor, edges: HeadEdges) -> Tensor:
         """The layer's update alone."""
         return self.layers[layer].attend(x, edges)[0]  # type: ignore[operator]
 
@@ -79,10 +83,10 @@ class AttentionNetwork(GraphNetwork[MessageEdges]):
         """`features`, and the very weights that they were worked out with, layer by layer, to take gradients in."""
         found: list[Attention] = []
 
-        def recorded(layer: int, x: Tensor, edges: MessageEdges) -> Tensor:
+        def recorded(layer: int, x: Tensor, edges: HeadEdges) -> Tensor:
             attention: EdgeAttention
             update, attention = self.layers[layer].attend(x, edges)  # type: ignore[operator]
-            found.append(Attention(edges.edge_index, *attention))
+            found.append(Attention(edges.edges.edge_index, *attention))
             return update
 
         return Features(self.stack(graph, recorded, self.prepared)), found
@@ -94,5 +98,6 @@ class AttentionNetwork(GraphNetwork[MessageEdges]):
         """
         atoms = torch.arange(graph.n_atoms, device=graph.device).expand(2, -1)
         return [
-            (torch.cat([one.edge_index, atoms], 1), torch.cat([one.weights, one.own])) for one in self.traced(graph)[1]
+            (torch.cat([edge_index, atoms], 1), torch.cat([weights, own]))
+            for edge_index, weights, own in self.traced(graph)[1]
         ]

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from mlpot.models._graph_network import AttentionNetwork
 from mlpot.nn.activation import SmoothLeakyReLU
-from mlpot.nn.edge_attention import EdgeAttention, attended, edge_softmax, joined
-from mlpot.nn.edges import MessageEdges
+from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, attended, each_with, edge_softmax, joined
 from mlpot.nn.linear import glorot, linear
 from mlpot.nn.segment import gather
 from mlpot.nn.stack import StackConfig, divides
@@ -49,21 +48,21 @@ class GATLayer(nn.Module):
 
     def __init__(self, channels: int, n_edge: int, heads: int, last: bool, slope: nn.Module) -> None:
         super().__init__()
-        self.heads, self.last, self.slope = heads, last, slope
+        self.last, self.slope = last, slope
         width = channels if last else channels // heads
         self.value = linear(channels, heads * width, bias=False)
         self.sends, self.receives = (nn.Parameter(glorot(heads, width)) for _ in range(2))
         self.edge = linear(n_edge, heads, bias=False)
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def attend(self, x: Tensor, edges: MessageEdges) -> tuple[Tensor, EdgeAttention]:
+    def attend(self, x: Tensor, edges: HeadEdges) -> tuple[Tensor, EdgeAttention]:
         """The update of the atoms' features (N, C), and the weights."""
-        value = self.value(x).unflatten(1, (self.heads, -1))  # (N, H, D)
-        sent, received = (value * self.sends).sum(2), (value * self.receives).sum(2)  # (N, H)
-        logits = gather(sent, edges.sources) + gather(received, edges.targets) + self.edge(edges.attributes)
+        value = self.value(x)  # (N, H D)
+        sent, received = value @ each_with(self.sends), value @ each_with(self.receives)  # (N, H)
+        source, target = edges.edges.edge_index
+        logits = self.edge(edges.edges.attributes) + sent.index_select(0, source) + received.index_select(0, target)
         attention = edge_softmax(self.slope(logits), self.slope(sent + received), edges)
-        rows = gather(value.flatten(1), edges.sources).unflatten(1, (self.heads, -1))
-        return joined(attended(rows, value, attention, edges), self.last) + self.bias, attention
+        return joined(attended(value, attention, edges), self.last) + self.bias, attention
 
 
 class GATv2Layer(nn.Module):
@@ -71,25 +70,21 @@ class GATv2Layer(nn.Module):
 
     def __init__(self, channels: int, n_edge: int, heads: int, last: bool, slope: nn.Module) -> None:
         super().__init__()
-        self.heads, self.last, self.slope = heads, last, slope
+        self.last, self.slope = last, slope
         width = channels if last else channels // heads
         self.value, self.receives = (linear(channels, heads * width) for _ in range(2))
         self.edge = linear(n_edge, heads * width, bias=False)
         self.logit = nn.Parameter(glorot(heads, width))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def attend(self, x: Tensor, edges: MessageEdges) -> tuple[Tensor, EdgeAttention]:
+    def attend(self, x: Tensor, edges: HeadEdges) -> tuple[Tensor, EdgeAttention]:
         """The update of the atoms' features (N, C), and the weights."""
-        sent, received = self.value(x), self.receives(x)  # (N, H D)
-        rows = gather(sent, edges.sources)
-        joint = rows + gather(received, edges.targets) + self.edge(edges.attributes)
-        attention = edge_softmax(self._logits(joint), self._logits(sent + received), edges)
-        value = sent.unflatten(1, (self.heads, -1))
-        rows = rows.unflatten(1, (self.heads, -1))
-        return joined(attended(rows, value, attention, edges), self.last) + self.bias, attention
-
-    def _logits(self, joint: Tensor) -> Tensor:
-        return (self.slope(joint).unflatten(1, (self.heads, -1)) * self.logit).sum(2)
+        value, received, near = self.value(x), self.receives(x), edges.edges  # (N, H D)
+        joint = gather(value, near.sources) + gather(received, near.targets)  # (E, H D)
+        joint = torch.addmm(joint, near.attributes, self.edge.weight.T)
+        logit = each_with(self.logit)
+        attention = edge_softmax(self.slope(joint) @ logit, self.slope(value + received) @ logit, edges)
+        return joined(attended(value, attention, edges), self.last) + self.bias, attention
 
 
 LAYERS: dict[str, type[GATLayer | GATv2Layer]] = {"gat": GATLayer, "gatv2": GATv2Layer}
@@ -99,7 +94,7 @@ class GAT(AttentionNetwork):
     """Layers of attention with SiLU between them; the energy of an atom is read out of its features."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        super().__init__(config, config.heads)
         slope = SLOPES[config.slope](config.negative_slope)
         self.layers = nn.ModuleList(
             LAYERS[config.variant](config.channels, self.stack.edges.width, config.heads, last, slope)

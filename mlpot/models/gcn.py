@@ -11,7 +11,8 @@ from mlpot.models._graph_network import GraphNetwork
 from mlpot.nn.edge_weights import WEIGHTS, WeightedConfig
 from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import linear
-from mlpot.nn.segment import Ends, bag, gather
+from mlpot.nn.links import Links, weighed_sum
+from mlpot.nn.segment import segment_sum
 
 
 class Config(WeightedConfig):
@@ -21,10 +22,9 @@ class Config(WeightedConfig):
 class Normalised(NamedTuple):
     """The adjacency matrix with the atoms themselves, over the roots of both ends' degrees."""
 
-    weights: Tensor  # (E, 1): w_ij / √(d_i d_j)
+    weights: Tensor  # (E,): w_ij / √(d_i d_j)
     own: Tensor  # (N, 1): 1 / d_i
-    sources: Ends
-    targets: Ends
+    links: Links
 
 
 class GCN(GraphNetwork[Normalised]):
@@ -41,14 +41,15 @@ class GCN(GraphNetwork[Normalised]):
 
     def prepared(self, edges: MessageEdges) -> Normalised:
         """The same in all layers."""
-        weights = self.weights(edges)
-        scale = (1.0 + bag(weights, edges.targets)).rsqrt()  # (N, 1)
-        between = gather(scale, edges.sources) * gather(scale, edges.targets)
-        return Normalised(weights * between, scale * scale, edges.sources, edges.targets)
+        weights = self.weights(edges)[:, 0]
+        source, target = edges.edge_index
+        scale = (1.0 + segment_sum(weights, target, edges.n_atoms)).rsqrt()  # (N,)
+        between = scale.index_select(0, source) * scale.index_select(0, target)
+        return Normalised(weights * between, (scale * scale)[:, None], Links.of(edges.sources, edges.targets))
 
     def update(self, layer: int, x: Tensor, edges: Normalised) -> Tensor:
         """A layer's convolution, (N, C) -> (N, C)."""
         own = self.layers[layer]
         assert isinstance(own, nn.Linear)
         sent = F.linear(x, own.weight)
-        return bag(gather(sent, edges.sources) * edges.weights, edges.targets) + edges.own * sent + own.bias
+        return weighed_sum(edges.weights, sent, edges.links) + edges.own * sent + own.bias

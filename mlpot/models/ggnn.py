@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from mlpot.models._graph_network import GraphNetwork
 from mlpot.nn.edge_weights import WEIGHTS, WeightedConfig
 from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import linear
-from mlpot.nn.segment import bag, gather
+from mlpot.nn.links import Links, weighed_sum
 
 
 class Config(WeightedConfig):
@@ -31,7 +31,14 @@ class Config(WeightedConfig):
         return value
 
 
-class GGNN(GraphNetwork[MessageEdges]):
+class Weighted(NamedTuple):
+    """The adjacency matrix."""
+
+    weights: Tensor  # (E,): w_ij
+    links: Links
+
+
+class GGNN(GraphNetwork[Weighted]):
     """x⁰ = [a_Z, 0];   m_i = Σ_j w_ij W_l x_j;   x'_i = GRU(m_i, x_i), one GRU for all layers (section 3.2)."""
 
     def __init__(self, config: Config) -> None:
@@ -41,11 +48,10 @@ class GGNN(GraphNetwork[MessageEdges]):
         self.layers = nn.ModuleList(linear(channels, channels, bias=False) for _ in range(config.n_layers))
         self.gru = nn.GRUCell(channels, channels)
 
-    def prepared(self, edges: MessageEdges) -> MessageEdges:
-        """With weights w_ij, the same in all layers, in place of the envelope."""
-        return edges._replace(envelope=self.weights(edges))
+    def prepared(self, edges: MessageEdges) -> Weighted:
+        """The same in all layers."""
+        return Weighted(self.weights(edges)[:, 0], Links.of(edges.sources, edges.targets))
 
-    def update(self, layer: int, x: Tensor, edges: MessageEdges) -> Tensor:
+    def update(self, layer: int, x: Tensor, edges: Weighted) -> Tensor:
         """The state after a message, (N, C) -> (N, C)."""
-        received = bag(gather(self.layers[layer](x), edges.sources) * edges.envelope, edges.targets)
-        return self.gru(received, x)
+        return self.gru(weighed_sum(edges.weights, self.layers[layer](x), edges.links), x)

@@ -40,7 +40,7 @@ class ShiftedSoftplus(nn.Module):
 
 
 class SmoothLeakyReLU(nn.Module):
-    """s x + (1 - s) ssp(x): a leaky ReLU of slope s without its kink, where forces would jump; zero at the origin."""
+    """s x + (1 - s) silu(x): a leaky ReLU of slope s without its kink, where forces would jump; rising for s > 0.1."""
 
     def __init__(self, slope: float = 0.2) -> None:
         super().__init__()
@@ -48,4 +48,4 @@ class SmoothLeakyReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
-        return self.slope * x + (1.0 - self.slope) * shifted_softplus(x)
+        return torch.add(self.slope * x, F.silu(x), alpha=1.0 - self.slope)

@@ -1,14 +1,18 @@
-"""Attention of an atom over its neighbours and itself, smooth at the cutoff."""
+"""Attention of an atom over its neighbours and itself with H heads, smooth at the cutoff.
+
+Features of H heads stand side by side, (N, H D); as rows of heads, (N H, D), they are linked head by head.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mlpot.nn.edges import MessageEdges
-from mlpot.nn.segment import bag, gather
+from mlpot.nn.links import Links, weighed_sum
+from mlpot.nn.segment import Ends
 
 
 class EdgeAttention(NamedTuple):
@@ -18,29 +22,77 @@ class EdgeAttention(NamedTuple):
     own: Tensor  # (N, H)
 
 
-def edge_softmax(logits: Tensor, own: Tensor, edges: MessageEdges) -> EdgeAttention:
+class HeadEdges(NamedTuple):
+    """The edges of a graph for H heads."""
+
+    edges: MessageEdges
+    atoms: Links  # of E H links between the N H rows of atoms' heads
+    told: Links  # of as many links from the E rows of `edges.attributes`
+
+    @classmethod
+    def of(cls, edges: MessageEdges, heads: int) -> HeadEdges:
+        """The same for each head."""
+        sources, targets = edges.sources.split(heads), edges.targets.split(heads)
+        every = torch.arange(len(sources.atom), device=sources.atom.device)
+        rows = Ends(torch.div(every, heads, rounding_mode="floor"), every, every[::heads])
+        return cls(edges, Links.of(sources, targets), Links.of(rows, targets))
+
+
+class _Shares(torch.autograd.Function):
+    """u_e = exp(l_e) / Z_t and u_t = exp(l_t) / Z_t with Z_t = exp(l_t) + Σ_e f_e exp(l_e).
+
+    The gradients are written with u itself, so that they can be differentiated in turn:
+    with S_t = u_t g_t + Σ_e u_e g_e those in l_e, l_t and f_e are u_e (g_e - f_e S_t), u_t (g_t - S_t) and -u_e S_t.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, own: Tensor, envelope: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        inside = envelope > 0
+        flat = torch.where(inside, logits, -torch.inf).flatten()
+        largest = own.flatten().scatter_reduce(0, target, flat, "amax")
+        # Nothing overflows: the largest exponential of each atom and head is 1, or f for an edge.
+        near = flat.sub_(largest.index_select(0, target)).exp_().view_as(logits)
+        alone = (own.flatten() - largest).exp_()
+        share = alone.index_add(0, target, (near * envelope).flatten()).reciprocal_()
+        shares, rest = near.mul_(share.index_select(0, target).view_as(near)), alone.mul_(share).view_as(own)
+        ctx.save_for_backward(shares, rest, envelope, target)
+        return shares, rest
+
+    @staticmethod
+    def backward(ctx: Any, to_shares: Tensor, to_rest: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        shares, rest, envelope, target = ctx.saved_tensors
+        near, own = shares * to_shares, rest * to_rest
+        total = own.flatten().index_add(0, target, near.flatten())
+        lost = shares * total.index_select(0, target).view_as(shares)
+        to_envelope = -lost.sum(1, keepdim=True) if ctx.needs_input_grad[2] else None
+        return near - envelope * lost, own - rest * total.view_as(rest), to_envelope, None
+
+
+def edge_softmax(logits: Tensor, own: Tensor, edges: HeadEdges) -> EdgeAttention:
     """α_ij = f_ij exp(l_ij) / (exp(l_ii) + Σ_k f_ik exp(l_ik)), f the envelope: logits (E, H) and own (N, H).
 
     The atom's own exponential has no envelope. An edge whose envelope goes to zero therefore leaves the sum smoothly,
     and the last one of an atom, too; without the own term its weight would be 1 until it has gone.
     """
-    inside = edges.envelope > 0
-    present = torch.where(inside, logits.detach(), -torch.inf)
-    target = edges.edge_index[1][:, None].expand_as(present)
-    largest = own.detach().scatter_reduce(0, target, present, "amax")
-    # Nothing overflows: the largest exponential of each atom and head is 1, or f for an edge.
-    near = edges.envelope * torch.exp(torch.where(inside, logits - gather(largest, edges.targets), 0.0))
-    self_ = torch.exp(own - largest)
-    total = self_ + bag(near, edges.targets)
-    return EdgeAttention(near / gather(total, edges.targets), self_ / total)
+    envelope = edges.edges.envelope
+    shares, rest = _Shares.apply(logits, own, envelope, edges.atoms.targets)
+    return EdgeAttention(envelope * shares, rest)
 
 
-def attended(rows: Tensor, own: Tensor, attention: EdgeAttention, edges: MessageEdges) -> Tensor:
-    """Σ_j α_ij v_ij + α_ii v_i of each head: v (E, H, D) of edges and (N, H, D) of atoms -> (N, H, D)."""
-    weighed = (rows * attention.weights[:, :, None]).flatten(1)
-    return bag(weighed, edges.targets).view_as(own) + own * attention.own[:, :, None]
+def attended(value: Tensor, attention: EdgeAttention, edges: HeadEdges) -> Tensor:
+    """Σ_j α_ij v_j + α_ii v_i of each head, (N, H D) -> (N, H, D)."""
+    own = attention.own
+    rows = value.view(own.numel(), -1)
+    near = weighed_sum(attention.weights.flatten(), rows, edges.atoms)
+    return torch.addcmul(near, rows, own.view(-1, 1)).view(*own.shape, -1)
 
 
 def joined(heads: Tensor, last: bool) -> Tensor:
     """Heads one beside the other, (N, H, D) -> (N, H D), or in a last layer their mean, (N, D)."""
     return heads.mean(1) if last else heads.flatten(1)
+
+
+def each_with(vectors: Tensor) -> Tensor:
+    """A matrix (H D, H) by which features of H heads side by side give ⟨a_h, x_h⟩ of each head: a (H, D)."""
+    heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    return (vectors[:, :, None] * heads[:, None]).flatten(0, 1)

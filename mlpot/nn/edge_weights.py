@@ -20,6 +20,13 @@ class WeightedConfig(StackConfig):
         "envelope", description="what a message is weighed by: the envelope alone (1 for bonds), or besides by a gate"
     )
 
+    n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance, of learned weights")
+
+    @property
+    def n_radial(self) -> int:
+        """None where the envelope is all that is read."""
+        return self.n_basis if self.edge_weights == "learned" else 0
+
 
 class Envelope(nn.Module):
     """w_ij = f_ij: 1 for a bond; the envelope of the cutoff for a pair of atoms near each other."""

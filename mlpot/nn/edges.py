@@ -53,7 +53,7 @@ class MessageEdges(NamedTuple):
 class RadiusEdges(nn.Module):
     """The pairs within the cutoff: radial functions e_k(d) f(d) and the envelope f(d), which ends with two derivatives.
 
-    Differentiable in positions and cell.
+    Differentiable in positions and cell. With n_basis = 0 the envelope is all.
     """
 
     needs = frozenset({"positions"})
@@ -61,12 +61,14 @@ class RadiusEdges(nn.Module):
     def __init__(self, cutoff: float, n_basis: int) -> None:
         super().__init__()
         self.cutoff, self.width = cutoff, n_basis
-        self.basis = GaussianBasis(n_basis, cutoff)
+        self.basis = GaussianBasis(n_basis, cutoff) if n_basis else None
 
     def of_pairs(self, graph: AtomsGraph, dtype: torch.dtype) -> Tensor:
         """(P, Q + 1): e(d) f(d) and f(d), once for each pair of the graph."""
         distances = norm(graph.edge_vectors(graph.pairs[0]))  # float64
         envelope = polynomial_cutoff(distances, self.cutoff).to(dtype)[:, None]
+        if self.basis is None:
+            return envelope
         return torch.cat([self.basis(distances.to(dtype)) * envelope, envelope], 1)
 
     def forward(self, graph: AtomsGraph, dtype: torch.dtype) -> MessageEdges:

@@ -61,6 +61,17 @@ class Ends(NamedTuple):
         first = torch.searchsorted(atom[order], torch.arange(n_atoms, device=atom.device))
         return cls(atom.contiguous(), order, first)
 
+    def split(self, n: int) -> Ends:
+        """Of n links in place of every edge, side by side, between the n parts that every atom's row is split into."""
+        part = torch.arange(n, device=self.atom.device)
+        degree = torch.diff(self.first, append=self.first.new_tensor([len(self.order)]))
+        first = n * self.first[:, None] + part * degree[:, None]  # (N, n)
+        atom = self.atom[self.order]
+        rank = torch.arange(len(self.order), device=part.device) - self.first[atom]
+        order = torch.empty_like(self.order).repeat(n)
+        order[(first[atom] + rank[:, None]).flatten()] = (n * self.order[:, None] + part).flatten()
+        return Ends((n * self.atom[:, None] + part).flatten(), order, first.flatten())
+
     def repeated(self, n_blocks: int) -> Ends:
         """The same ends in `n_blocks` copies of the graph, one after the other."""
         block = torch.arange(n_blocks, device=self.atom.device)[:, None]

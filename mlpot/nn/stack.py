@@ -42,6 +42,11 @@ class StackConfig(BaseModel):
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="part of a layer's update left out, in training")
 
+    @property
+    def n_radial(self) -> int:
+        """Radial functions that the layers read."""
+        return self.n_basis
+
     def lawless(self) -> list[str]:
         """What forbids these settings for energies, by setting: each breaks a law that energies and forces keep."""
         coupled = "couples atoms at any distance, so that two far molecules would not add"
@@ -78,7 +83,7 @@ class GraphStack(nn.Module):
         channels, n_layers = config.channels, config.n_layers
         n_input = n_input or channels
         self.padding = channels - n_input
-        self.edges = EDGES[config.edges](config.cutoff, config.n_basis)
+        self.edges = EDGES[config.edges](config.cutoff, config.n_radial)
         self.embedding = nn.Embedding(MAX_NUMBER + 1, n_input)
         self.atom_features = linear(N_ATOM, n_input, bias=False) if "bonds" in self.edges.needs else None
         self.activation, self.dropout = activation, nn.Dropout(config.dropout)
