@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.model import Features
-from mlpot.nn.edge_attention import EdgeAttention, HeadEdges
+from mlpot.nn.edge_attention import EdgeAttention
 from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import network
 from mlpot.nn.stack import GraphStack, StackConfig
@@ -64,18 +64,25 @@ class Attention(NamedTuple):
     own: Tensor
 
 
-class AttentionNetwork(GraphNetwork[HeadEdges]):
+class Directed(Protocol):
+    """Whatever the layers read of edges, it tells which these are."""
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E)."""
+
+
+Heads = TypeVar("Heads", bound=Directed)
+
+
+class AttentionNetwork(GraphNetwork[Heads]):
     """A network whose layers have `attend(x, edges) -> (update, EdgeAttention)`."""
 
     def __init__(self, config: StackConfig, heads: int) -> None:
         super().__init__(config)
         self.heads = heads
 
-    def prepared(self, edges: MessageEdges) -> HeadEdges:
-        """For all heads."""
-        return HeadEdges.of(edges, self.heads)
-
-    def update(self, layer: int, x: Tensor, edges: HeadEdges) -> Tensor:
+    def update(self, layer: int, x: Tensor, edges: Heads) -> Tensor:
         """The layer's update alone."""
         return self.layers[layer].attend(x, edges)[0]  # type: ignore[operator]
 
@@ -83,10 +90,10 @@ class AttentionNetwork(GraphNetwork[HeadEdges]):
         """`features`, and the very weights that they were worked out with, layer by layer, to take gradients in."""
         found: list[Attention] = []
 
-        def recorded(layer: int, x: Tensor, edges: HeadEdges) -> Tensor:
+        def recorded(layer: int, x: Tensor, edges: Heads) -> Tensor:
             attention: EdgeAttention
             update, attention = self.layers[layer].attend(x, edges)  # type: ignore[operator]
-            found.append(Attention(edges.edges.edge_index, *attention))
+            found.append(Attention(edges.edge_index, *attention))
             return update
 
         return Features(self.stack(graph, recorded, self.prepared)), found

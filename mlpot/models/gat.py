@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from mlpot.models._graph_network import AttentionNetwork
 from mlpot.nn.activation import SmoothLeakyReLU
-from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, attended, each_with, edge_softmax, joined
+from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, attended, edge_softmax, in_blocks, joined
+from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import glorot, linear
 from mlpot.nn.segment import gather
 from mlpot.nn.stack import StackConfig, divides
@@ -48,7 +49,7 @@ class GATLayer(nn.Module):
 
     def __init__(self, channels: int, n_edge: int, heads: int, last: bool, slope: nn.Module) -> None:
         super().__init__()
-        self.last, self.slope = last, slope
+        self.heads, self.last, self.slope = heads, last, slope
         width = channels if last else channels // heads
         self.value = linear(channels, heads * width, bias=False)
         self.sends, self.receives = (nn.Parameter(glorot(heads, width)) for _ in range(2))
@@ -58,11 +59,12 @@ class GATLayer(nn.Module):
     def attend(self, x: Tensor, edges: HeadEdges) -> tuple[Tensor, EdgeAttention]:
         """The update of the atoms' features (N, C), and the weights."""
         value = self.value(x)  # (N, H D)
-        sent, received = value @ each_with(self.sends), value @ each_with(self.receives)  # (N, H)
+        both = in_blocks(torch.stack([self.sends, self.receives], 2))  # (H D, 2 H)
+        sent, received = (value @ both).view(len(x), self.heads, 2).unbind(2)  # (N, H)
         source, target = edges.edges.edge_index
         logits = self.edge(edges.edges.attributes) + sent.index_select(0, source) + received.index_select(0, target)
         attention = edge_softmax(self.slope(logits), self.slope(sent + received), edges)
-        return joined(attended(value, attention, edges), self.last) + self.bias, attention
+        return joined(attended(value, attention, edges), self.heads, self.last) + self.bias, attention
 
 
 class GATv2Layer(nn.Module):
@@ -70,7 +72,7 @@ class GATv2Layer(nn.Module):
 
     def __init__(self, channels: int, n_edge: int, heads: int, last: bool, slope: nn.Module) -> None:
         super().__init__()
-        self.last, self.slope = last, slope
+        self.heads, self.last, self.slope = heads, last, slope
         width = channels if last else channels // heads
         self.value, self.receives = (linear(channels, heads * width) for _ in range(2))
         self.edge = linear(n_edge, heads * width, bias=False)
@@ -82,15 +84,15 @@ class GATv2Layer(nn.Module):
         value, received, near = self.value(x), self.receives(x), edges.edges  # (N, H D)
         joint = gather(value, near.sources) + gather(received, near.targets)  # (E, H D)
         joint = torch.addmm(joint, near.attributes, self.edge.weight.T)
-        logit = each_with(self.logit)
+        logit = in_blocks(self.logit[:, :, None])  # (H D, H)
         attention = edge_softmax(self.slope(joint) @ logit, self.slope(value + received) @ logit, edges)
-        return joined(attended(value, attention, edges), self.last) + self.bias, attention
+        return joined(attended(value, attention, edges), self.heads, self.last) + self.bias, attention
 
 
 LAYERS: dict[str, type[GATLayer | GATv2Layer]] = {"gat": GATLayer, "gatv2": GATv2Layer}
 
 
-class GAT(AttentionNetwork):
+class GAT(AttentionNetwork[HeadEdges]):
     """Layers of attention with SiLU between them; the energy of an atom is read out of its features."""
 
     def __init__(self, config: Config) -> None:
@@ -100,3 +102,7 @@ class GAT(AttentionNetwork):
             LAYERS[config.variant](config.channels, self.stack.edges.width, config.heads, last, slope)
             for last in self.stack.is_last
         )
+
+    def prepared(self, edges: MessageEdges) -> HeadEdges:
+        """What all layers read of the edges."""
+        return HeadEdges.of(edges, self.heads)

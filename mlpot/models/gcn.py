@@ -22,7 +22,7 @@ class Config(WeightedConfig):
 class Normalised(NamedTuple):
     """The adjacency matrix with the atoms themselves, over the roots of both ends' degrees."""
 
-    weights: Tensor  # (E,): w_ij / √(d_i d_j)
+    weights: Tensor  # (E, 1): w_ij / √(d_i d_j)
     own: Tensor  # (N, 1): 1 / d_i
     links: Links
 
@@ -45,7 +45,8 @@ class GCN(GraphNetwork[Normalised]):
         source, target = edges.edge_index
         scale = (1.0 + segment_sum(weights, target, edges.n_atoms)).rsqrt()  # (N,)
         between = scale.index_select(0, source) * scale.index_select(0, target)
-        return Normalised(weights * between, (scale * scale)[:, None], Links.of(edges.sources, edges.targets))
+        links = Links.of(edges.sources, edges.targets)
+        return Normalised((weights * between)[:, None], (scale * scale)[:, None], links)
 
     def update(self, layer: int, x: Tensor, edges: Normalised) -> Tensor:
         """A layer's convolution, (N, C) -> (N, C)."""

@@ -34,7 +34,7 @@ class Config(WeightedConfig):
 class Weighted(NamedTuple):
     """The adjacency matrix."""
 
-    weights: Tensor  # (E,): w_ij
+    weights: Tensor  # (E, 1): w_ij
     links: Links
 
 
@@ -50,7 +50,7 @@ class GGNN(GraphNetwork[Weighted]):
 
     def prepared(self, edges: MessageEdges) -> Weighted:
         """The same in all layers."""
-        return Weighted(self.weights(edges)[:, 0], Links.of(edges.sources, edges.targets))
+        return Weighted(self.weights(edges), Links.of(edges.sources, edges.targets))
 
     def update(self, layer: int, x: Tensor, edges: Weighted) -> Tensor:
         """The state after a message, (N, C) -> (N, C)."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from mlpot.models._graph_network import AttentionNetwork
-from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, attended, each_with, edge_softmax, joined
+from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, attended, edge_softmax, in_blocks, joined
+from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import linear
-from mlpot.nn.links import weighed_sum
-from mlpot.nn.segment import gather
+from mlpot.nn.links import Links, products, weighed_sum
+from mlpot.nn.segment import Ends
 from mlpot.nn.stack import StackConfig, divides
 
 
@@ -20,6 +23,19 @@ class Config(StackConfig):
     heads: int = Field(4, ge=1, description="attention heads; they divide the channels")
 
     _heads = field_validator("heads")(divides)
+
+
+class TellingEdges(NamedTuple):
+    """The edges of a graph for H heads, and their attributes as rows that are sent to atoms."""
+
+    heads: HeadEdges
+    attributes: Tensor  # (E, H F): the same for each head
+    told: Links  # from these rows to the atoms
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E)."""
+        return self.heads.edge_index
 
 
 class TransformerLayer(nn.Module):
@@ -40,25 +56,22 @@ class TransformerLayer(nn.Module):
         self.edge = linear(n_edge, width, bias=False)
         self.skip = linear(channels, channels)
 
-    def attend(self, x: Tensor, edges: HeadEdges) -> tuple[Tensor, EdgeAttention]:
-        """The update of the atoms' features (N, C), and the weights."""
-        query, key, value = self.query(x) * self.scale, self.key(x), self.value(x)  # (N, H D)
-        near = edges.edges
-        told = torch.addmm(gather(key, near.sources), near.attributes, self.edge.weight.T)  # (E, H D)
-        logits = self._sums(told * gather(query, near.targets))
-        attention = edge_softmax(logits, self._sums(query * key), edges)
-        # Σ_j α E e_ij is worked out as E Σ_j α e_ij, once an atom.
-        sums = weighed_sum(attention.weights.flatten(), near.attributes, edges.told)  # (N H, F)
-        edge = self.edge.weight.view(self.heads, -1, near.attributes.shape[1])  # (H, D, F)
-        heads = attended(value, attention, edges) + torch.einsum("nhf,hdf->nhd", sums.unflatten(0, (len(x), -1)), edge)
-        return joined(heads, self.last) + self.skip(x), attention
+    def attend(self, x: Tensor, edges: TellingEdges) -> tuple[Tensor, EdgeAttention]:
+        """The update of the atoms' features (N, C), and the weights.
 
-    def _sums(self, products: Tensor) -> Tensor:
-        """Over the channels of each head, (..., H D) -> (..., H)."""
-        return products @ each_with(products.new_ones(self.heads, products.shape[1] // self.heads))
+        qᵀ E e and Σ_j α E e_ij are worked out as (Eᵀ q)ᵀ e and E Σ_j α e_ij: E acts on atoms, not on edges.
+        """
+        query, key, value = self.query(x), self.key(x), self.value(x)  # (N, H D)
+        edge = in_blocks(self.edge.weight.unflatten(0, (self.heads, -1)))  # (H D, H F)
+        logits = products(query, key, edges.heads.links) + products(query @ edge, edges.attributes, edges.told)
+        own = (query * key).unflatten(1, (self.heads, -1)).sum(2)
+        attention = edge_softmax(self.scale * logits, self.scale * own, edges.heads)
+        told = weighed_sum(attention.weights, edges.attributes, edges.told)  # (N, H F)
+        heads = torch.addmm(attended(value, attention, edges.heads), told, edge.T)
+        return joined(heads, self.heads, self.last) + self.skip(x), attention
 
 
-class Transformer(AttentionNetwork):
+class Transformer(AttentionNetwork[TellingEdges]):
     """Layers of attention with SiLU between them; the energy of an atom is read out of its features."""
 
     def __init__(self, config: Config) -> None:
@@ -66,3 +79,10 @@ class Transformer(AttentionNetwork):
         self.layers = nn.ModuleList(
             TransformerLayer(config.channels, self.stack.edges.width, config.heads, last) for last in self.stack.is_last
         )
+
+    def prepared(self, edges: MessageEdges) -> TellingEdges:
+        """What all layers read of the edges."""
+        heads = HeadEdges.of(edges, self.heads)
+        rows, parts = (Ends.single(len(ends.atom), ends.atom.device) for ends in (edges.targets, heads.targets))
+        told = Links.between(rows, edges.targets, parts, heads.targets, self.heads)
+        return TellingEdges(heads, edges.attributes.repeat(1, self.heads), told)

@@ -1,6 +1,6 @@
 """Attention of an atom over its neighbours and itself with H heads, smooth at the cutoff.
 
-Features of H heads stand side by side, (N, H D); as rows of heads, (N H, D), they are linked head by head.
+Features of H heads stand side by side, (N, H D).
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ class HeadEdges(NamedTuple):
     """The edges of a graph for H heads."""
 
     edges: MessageEdges
-    atoms: Links  # of E H links between the N H rows of atoms' heads
-    told: Links  # of as many links from the E rows of `edges.attributes`
+    links: Links  # along the edges, between atoms
+    targets: Ends  # split into heads: (E H,) in order of the edges
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E)."""
+        return self.edges.edge_index
 
     @classmethod
     def of(cls, edges: MessageEdges, heads: int) -> HeadEdges:
         """The same for each head."""
-        sources, targets = edges.sources.split(heads), edges.targets.split(heads)
-        every = torch.arange(len(sources.atom), device=sources.atom.device)
-        rows = Ends(torch.div(every, heads, rounding_mode="floor"), every, every[::heads])
-        return cls(edges, Links.of(sources, targets), Links.of(rows, targets))
+        start, end = edges.sources.split(heads), edges.targets.split(heads)
+        return cls(edges, Links.between(edges.sources, edges.targets, start, end, heads), end)
 
 
 class _Shares(torch.autograd.Function):
@@ -75,24 +78,24 @@ def edge_softmax(logits: Tensor, own: Tensor, edges: HeadEdges) -> EdgeAttention
     and the last one of an atom, too; without the own term its weight would be 1 until it has gone.
     """
     envelope = edges.edges.envelope
-    shares, rest = _Shares.apply(logits, own, envelope, edges.atoms.targets)
+    shares, rest = _Shares.apply(logits, own, envelope, edges.targets.atom)
     return EdgeAttention(envelope * shares, rest)
 
 
 def attended(value: Tensor, attention: EdgeAttention, edges: HeadEdges) -> Tensor:
-    """Σ_j α_ij v_j + α_ii v_i of each head, (N, H D) -> (N, H, D)."""
-    own = attention.own
-    rows = value.view(own.numel(), -1)
-    near = weighed_sum(attention.weights.flatten(), rows, edges.atoms)
-    return torch.addcmul(near, rows, own.view(-1, 1)).view(*own.shape, -1)
+    """Σ_j α_ij v_j + α_ii v_i of each head, (N, H D) -> (N, H D)."""
+    near = weighed_sum(attention.weights, value, edges.links)
+    own = attention.own[:, :, None]
+    return torch.addcmul(near.view(*own.shape[:2], -1), value.view(*own.shape[:2], -1), own).flatten(1)
 
 
-def joined(heads: Tensor, last: bool) -> Tensor:
-    """Heads one beside the other, (N, H, D) -> (N, H D), or in a last layer their mean, (N, D)."""
-    return heads.mean(1) if last else heads.flatten(1)
+def joined(heads: Tensor, n_heads: int, last: bool) -> Tensor:
+    """Heads as they are, (N, H D) -> (N, H D), or in a last layer their mean, (N, D)."""
+    return heads.unflatten(1, (n_heads, -1)).mean(1) if last else heads
 
 
-def each_with(vectors: Tensor) -> Tensor:
-    """A matrix (H D, H) by which features of H heads side by side give ⟨a_h, x_h⟩ of each head: a (H, D)."""
-    heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
-    return (vectors[:, :, None] * heads[:, None]).flatten(0, 1)
+def in_blocks(matrices: Tensor) -> Tensor:
+    """H matrices (H, D, F) along the diagonal of one (H D, H F), which acts on features of H heads side by side."""
+    n_heads, n_in, n_out = matrices.shape
+    heads = torch.eye(n_heads, dtype=matrices.dtype, device=matrices.device)
+    return (matrices[:, :, None] * heads[:, None, :, None]).reshape(n_heads * n_in, n_heads * n_out)

@@ -61,8 +61,16 @@ class Ends(NamedTuple):
         first = torch.searchsorted(atom[order], torch.arange(n_atoms, device=atom.device))
         return cls(atom.contiguous(), order, first)
 
+    @classmethod
+    def single(cls, n: int, device: torch.device) -> Ends:
+        """Of n edges, each at an atom of its own."""
+        every = torch.arange(n, device=device)
+        return cls(every, every, every)
+
     def split(self, n: int) -> Ends:
         """Of n links in place of every edge, side by side, between the n parts that every atom's row is split into."""
+        if n == 1:
+            return self
         part = torch.arange(n, device=self.atom.device)
         degree = torch.diff(self.first, append=self.first.new_tensor([len(self.order)]))
         first = n * self.first[:, None] + part * degree[:, None]  # (N, n)
