@@ -152,8 +152,6 @@ class Weighed(Last):
     def __init__(self, channels: int, n_layers: int) -> None:
         super().__init__(channels, n_layers)
         self.width = n_layers * channels // 2
-        if self.width == 0:
-            raise ValueError("an LSTM over layers needs two channels or two layers at least")
         self.ahead, self.back = (nn.LSTMCell(channels, self.width) for _ in range(2))
         self.score = linear(2 * self.width, 1, bias=False)  # softmax over the layers would not see a bias
 

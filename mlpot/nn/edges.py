@@ -16,7 +16,7 @@ from mlpot.convert.smiles import ATOM_FEATURES, BOND_FEATURES, width
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
 from mlpot.nn.radial import GaussianBasis, norm, polynomial_cutoff
-from mlpot.nn.segment import Ends, bag, gather
+from mlpot.nn.segment import Ends, gather, segment_sum
 
 N_BOND, N_ATOM = width(BOND_FEATURES), width(ATOM_FEATURES)
 
@@ -47,7 +47,8 @@ class MessageEdges(NamedTuple):
     @classmethod
     def of(cls, edge_index: Tensor, attributes: Tensor, envelope: Tensor, n_atoms: int) -> MessageEdges:
         """From the tensors alone; the edges must be sorted by target."""
-        return cls(edge_index, attributes, envelope, *(Ends.of(row, n_atoms) for row in edge_index))
+        source, target = edge_index
+        return cls(edge_index, attributes, envelope, Ends.of(source, n_atoms), Ends.ascending(target, n_atoms))
 
 
 class RadiusEdges(nn.Module):
@@ -154,12 +155,13 @@ class _Radius(NamedTuple):
     def of(cls, graph: AtomsGraph) -> _Radius:
         pair_edge, edge_pair = graph.pairs
         source, target = graph.edge_index
-        return cls(Ends.of(edge_pair, len(pair_edge)), Ends.of(source, graph.n_atoms), Ends.of(target, graph.n_atoms))
+        n = graph.n_atoms
+        return cls(Ends.of(edge_pair, len(pair_edge)), Ends.of(source, n), Ends.ascending(target, n))
 
 
 def _bond_ends(graph: AtomsGraph) -> tuple[Ends, Ends]:
     source, target = bonds_of(graph).index
-    return Ends.of(source, graph.n_atoms), Ends.of(target, graph.n_atoms)
+    return Ends.of(source, graph.n_atoms), Ends.ascending(target, graph.n_atoms)
 
 
 class _Joined(NamedTuple):
@@ -199,7 +201,7 @@ class _Joined(NamedTuple):
             features,
             Ends.of(pair, n_pairs + 1),
             Ends.of(source, n),
-            Ends.of(target, n),
+            Ends.ascending(target, n),
         )
 
 
@@ -216,11 +218,10 @@ def fully_adjacent(edges: MessageEdges, batch: Tensor) -> MessageEdges:
     target = torch.repeat_interleave(of_atom)
     source = torch.arange(len(target), device=batch.device) - row[target] + first[target]
     start, end = edges.edge_index
-    pair = Ends.of(row[end] + start - first[end], len(target))
-    other = source != target
-    attributes = bag(edges.attributes, pair)[other]
+    pair, other = row[end] + start - first[end], source != target
+    attributes = segment_sum(edges.attributes, pair, len(target))[other]
     index = torch.stack([source[other], target[other]])
-    return MessageEdges.of(index, attributes, torch.ones_like(attributes[:, :1]), edges.n_atoms)
+    return MessageEdges.of(index, attributes, attributes.new_ones(len(attributes), 1), edges.n_atoms)
 
 
 class Slots(NamedTuple):

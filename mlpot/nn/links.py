@@ -60,9 +60,10 @@ class _Weighed(torch.autograd.Function):
         ctx.save_for_backward(weights, x)
         ctx.links = links
         start, order, first = links.there
-        rows = x.reshape(len(x) * links.heads, -1)
+        rows = x.reshape(len(x) * links.heads, x.shape[1] // links.heads)
         ordered = weights.flatten().index_select(0, order)
-        return F.embedding_bag(start, rows, first, mode="sum", per_sample_weights=ordered).view(-1, x.shape[1])
+        sums = F.embedding_bag(start, rows, first, mode="sum", per_sample_weights=ordered)
+        return sums.view(len(first) // links.heads, x.shape[1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

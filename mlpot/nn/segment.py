@@ -62,6 +62,13 @@ class Ends(NamedTuple):
         return cls(atom.contiguous(), order, first)
 
     @classmethod
+    def ascending(cls, atom: Tensor, n_atoms: int) -> Ends:
+        """The same where atoms are in ascending order."""
+        numbers = torch.arange(max(n_atoms, len(atom)), device=atom.device)
+        atom = atom.contiguous()
+        return cls(atom, numbers[: len(atom)], torch.searchsorted(atom, numbers[:n_atoms]))
+
+    @classmethod
     def single(cls, n: int, device: torch.device) -> Ends:
         """Of n edges, each at an atom of its own."""
         every = torch.arange(n, device=device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,6 +41,13 @@ class StackConfig(BaseModel):
         "none", description="of a layer's update: over an atom's channels, or over the atoms of a structure"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="part of a layer's update left out, in training")
+
+    @field_validator("jumping_knowledge")
+    @classmethod
+    def _readable(cls, value: str, info: ValidationInfo) -> str:
+        if value == "lstm" and info.data.get("channels", 2) * info.data.get("n_layers", 1) < 2:
+            raise ValueError("an LSTM over the layers needs two channels or two layers at least")
+        return value
 
     @property
     def n_radial(self) -> int:
