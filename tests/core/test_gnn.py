@@ -1,73 +1,37 @@
-"""The classic graph networks: every option in every model, smoothness, what they can tell apart, and bad input."""
+"""The classic graph networks: every option works in every model, and wrong settings and inputs are told."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
-from ase.build import bulk, molecule
-from torch import Tensor, nn
+from ase.build import molecule
+from torch import Tensor
 
 import mlpot
-from mlpot import models
 from mlpot.convert.ase import structure as from_ase
 from mlpot.convert.rdkit import with_bonds
-from mlpot.convert.smiles import ATOM_FEATURES, columns, from_smiles, parsed
+from mlpot.convert.smiles import ATOM_FEATURES, columns, from_smiles
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
-from mlpot.models import gat
-from mlpot.models._graph_network import AttentionNetwork, GraphNetwork
-from mlpot.nn import edge_attention
-from mlpot.nn.edge_attention import EdgeAttention, HeadEdges, edge_softmax
-from mlpot.nn.edges import N_BOND, MessageEdges, fully_adjacent
-from mlpot.nn.links import Links, products, weighed_sum
-from mlpot.nn.segment import Ends
+from mlpot.nn.edges import N_BOND
 from mlpot.property_model import build as build_property
 from mlpot.structure import Bonds, Structure
 from mlpot.testing import check_potential
-
-NAMES = ["gat", "gcn", "ggnn", "mpnn", "transformer"]
-ATTENTION = ["gat", "transformer"]
-CUTOFF = 4.0
-SMALL: dict[str, Any] = {"channels": 8, "n_layers": 2, "n_basis": 6, "cutoff": CUTOFF}
-TARGETS = [{"name": "a", "kind": "extensive"}, {"name": "b", "kind": "intensive"}]
-
-
-def build(name: str, **settings: Any) -> GraphNetwork:
-    torch.manual_seed(4)
-    model = models.build(name, **{**SMALL, **settings}).double().eval()
-    assert isinstance(model, GraphNetwork)
-    return model
-
-
-def molecules(*names: str) -> AtomsGraph:
-    structures = [with_bonds(from_ase(molecule(name))) for name in names or ("CH3CH2OH", "H2O", "C6H6")]
-    return AtomsGraph.from_structure(structures, CUTOFF)
-
-
-def features(model: GraphNetwork, graph: AtomsGraph) -> Tensor:
-    with torch.no_grad():
-        return model.features(graph).scalars
-
-
-# --------------------------------------------------------------------------------------------------------- options
-
-LAWFUL: list[dict[str, Any]] = [
-    {"residual": "gated", "jumping_knowledge": "lstm", "normalisation": "layer"},
-    {"residual": "none", "jumping_knowledge": "concat"},
-    {"residual": "plain"},
-]
-OTHERS: list[dict[str, Any]] = [
-    {"normalisation": "graph"},
-    {"virtual_node": True},
-    {"fully_adjacent_last_layer": True},
-    {"jumping_knowledge": "max"},
-    {"dropout": 0.4},
-]
+from tests.core.graph_networks import (
+    CUTOFF,
+    LAWFUL,
+    NAMES,
+    OTHERS,
+    SMALL,
+    TARGETS,
+    build,
+    features,
+    graph_of,
+    molecules,
+)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -120,10 +84,6 @@ def test_every_option_serves_properties(name: str, settings: dict[str, Any], edg
     assert not without
 
 
-def graph_of(*structures: Structure) -> AtomsGraph:
-    return AtomsGraph.from_structure(list(structures), CUTOFF)
-
-
 def permuted(one: Structure, order: np.ndarray) -> Structure:
     assert one.bonds is not None
     place = np.argsort(order)
@@ -167,301 +127,6 @@ def test_zeros_fill_up_the_input_of_ggnn() -> None:
     assert bool((start[:, 3:] == 0).all())
     assert bool((start[:, :3] != 0).any())
     assert bool((build("ggnn").stack.start(graph)[:, 4:] == 0).all())  # half of them, if nothing is said
-
-
-# ------------------------------------------------------------------------------------------------- edges and sums
-
-
-def test_both_kinds_of_edges_are_each_pair_once() -> None:
-    """Against a loop over all pairs, with a bond that is longer than the cutoff."""
-    stretched = with_bonds(from_ase(molecule("CH3CH2OH")))
-    positions = stretched.positions.copy()
-    positions[2] += [0.0, 0.0, 6.0]  # the oxygen leaves; its bonds stay
-    graph = graph_of(Structure.of(stretched.numbers, positions, bonds=stretched.bonds), stretched)
-    model = build("gat", edges="both")
-    edges = model.stack.edges(graph, torch.float64)
-    assert graph.bonds is not None
-    bonds = {(int(j), int(i)): row for (j, i), row in zip(graph.bonds.index.T, graph.bonds.features, strict=True)}
-    width = SMALL["n_basis"]
-    expected = {}
-    for i, j in itertools.permutations(range(graph.n_atoms), 2):
-        distance = float((graph.positions[i] - graph.positions[j]).norm())
-        near = graph.batch[i] == graph.batch[j] and distance < CUTOFF
-        if not near and (j, i) not in bonds:
-            continue
-        x = min(1.0, distance / CUTOFF)
-        envelope = 1 - 28 * x**6 + 48 * x**7 - 21 * x**8
-        centres = np.linspace(0.0, CUTOFF, width)
-        radial = envelope * np.exp(-0.5 * ((distance - centres) / (centres[1] - centres[0])) ** 2)
-        bond = bonds.get((j, i), torch.zeros(N_BOND)).numpy()
-        expected[j, i] = (1.0 if (j, i) in bonds else envelope, np.concatenate([radial, bond]))
-    found = [tuple(pair) for pair in edges.edge_index.T.tolist()]
-    assert sorted(found) == sorted(expected)
-    assert [i for _, i in found] == sorted(i for _, i in found)
-    for pair, envelope, attributes in zip(found, edges.envelope[:, 0], edges.attributes, strict=True):
-        assert float(envelope) == pytest.approx(expected[pair][0], abs=1e-12)
-        np.testing.assert_allclose(attributes.numpy(), expected[pair][1], atol=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_bond_drawn_beyond_the_cutoff_leaves_no_jump(name: str) -> None:
-    ethanol = with_bonds(from_ase(molecule("CH3CH2OH")))
-    model = build(name, edges="both")
-
-    def answer(distance: float) -> mlpot.Prediction:
-        positions = ethanol.positions.copy()
-        direction = positions[2] - positions[0]
-        positions[2] = positions[0] + distance * direction / np.linalg.norm(direction)
-        return mlpot.predict(model, graph_of(Structure.of(ethanol.numbers, positions, bonds=ethanol.bonds)))
-
-    inside, outside = answer(CUTOFF - 1e-6), answer(CUTOFF + 1e-6)
-    assert float((inside.energy - outside.energy).abs()) < 1e-5
-    assert inside.forces is not None
-    assert outside.forces is not None
-    torch.testing.assert_close(inside.forces, outside.forces, rtol=0, atol=1e-4)
-    # And forces are slopes.
-    h, middle = 1e-4, answer(3.0)
-    direction = torch.tensor(ethanol.positions[2] - ethanol.positions[0])
-    slope = (answer(3.0 + h).energy - answer(3.0 - h).energy) / (2 * h)
-    assert middle.forces is not None
-    assert float(middle.forces[2] @ direction / direction.norm()) == pytest.approx(-float(slope), abs=1e-6)
-
-
-@pytest.mark.parametrize("periodic", [False, True])
-def test_fully_adjacent_edges_are_all_pairs(periodic: bool) -> None:
-    graph = AtomsGraph.from_ase([bulk("NaCl", "rocksalt", 5.6, cubic=True)] * 2, CUTOFF) if periodic else molecules()
-    edges = build("gat").stack.edges(graph, torch.float64)
-    found = fully_adjacent(edges, graph.batch)
-    expected = torch.zeros(graph.n_atoms, graph.n_atoms, SMALL["n_basis"], dtype=torch.float64)
-    for (j, i), row in zip(edges.edge_index.T.tolist(), edges.attributes, strict=True):
-        expected[i, j] += row
-    pairs = [tuple(pair) for pair in found.edge_index.T.tolist()]
-    same = graph.batch[:, None] == graph.batch
-    assert pairs == [(j, i) for i in range(len(same)) for j in range(len(same)) if i != j and same[i, j]]
-    source, target = found.edge_index
-    torch.testing.assert_close(found.attributes, expected[target, source])
-    assert bool((found.envelope == 1).all())
-
-
-def random_links(heads: int) -> tuple[Links, int, int]:
-    torch.manual_seed(6)
-    target = torch.sort(torch.randint(0, 5, (12,)))[0]
-    return Links.of(Ends.of(torch.randint(0, 7, (12,)), 7), Ends.ascending(target, 6), heads), 7, 6  # atom 5 has none
-
-
-@pytest.mark.parametrize("heads", [1, 3])
-def test_sums_along_links_are_those_of_dense_matrices(heads: int) -> None:
-    links, n_sources, n_targets = random_links(heads)
-    weights = torch.randn(12, heads, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(n_sources, heads * 2, dtype=torch.float64, requires_grad=True)
-    a = torch.randn(n_targets, heads * 2, dtype=torch.float64, requires_grad=True)
-    dense = torch.zeros(n_targets, n_sources, heads, dtype=torch.float64)
-    dense = dense.index_put((links.targets, links.sources), weights, accumulate=True)
-    expected = torch.einsum("tsh,shd->thd", dense, x.view(n_sources, heads, 2)).flatten(1)
-    torch.testing.assert_close(weighed_sum(weights, x, links), expected)
-    rows = (a[links.targets] * x[links.sources]).view(12, heads, 2).sum(2)
-    torch.testing.assert_close(products(a, x, links), rows)
-    torch.testing.assert_close(products(x, a, links.reversed), rows)
-    for call, arguments in ((weighed_sum, (weights, x)), (products, (a, x))):
-        assert torch.autograd.gradcheck(lambda *given, call=call: call(*given, links), arguments)
-        assert torch.autograd.gradgradcheck(lambda *given, call=call: call(*given, links), arguments)
-
-
-def some_edges(heads: int) -> HeadEdges:
-    links, _, _ = random_links(1)
-    index = torch.stack([links.sources.clamp(max=5), links.targets])
-    envelope = torch.rand(12, 1, dtype=torch.float64)
-    envelope[[0, 7]] = 0.0
-    return HeadEdges.of(MessageEdges.of(index, torch.zeros(12, 2, dtype=torch.float64), envelope, 6), heads)
-
-
-def test_the_softmax_is_its_formula_and_so_are_its_derivatives() -> None:
-    edges = some_edges(2)
-    target, envelope = edges.edge_index[1], edges.edges.envelope
-    logits = torch.randn(12, 2, dtype=torch.float64, requires_grad=True)
-    own = torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
-    found = edge_softmax(logits, own, edges)
-    total = own.exp().index_add(0, target, envelope * logits.exp())
-    torch.testing.assert_close(found.weights, envelope * logits.exp() / total[target])
-    torch.testing.assert_close(found.own, own.exp() / total)
-    torch.testing.assert_close(found.own.index_add(0, target, found.weights), torch.ones_like(own))
-    far = torch.zeros_like(logits)
-    far[[0, 7]], far[1] = 1e4, 900.0  # what has no envelope does not count, however large; nor does exp overflow
-    assert bool(torch.isfinite(torch.cat([*edge_softmax(logits + far, own, edges)])).all())
-
-    def weights(logits: Tensor, own: Tensor, envelope: Tensor) -> EdgeAttention:
-        return edge_softmax(logits, own, edges._replace(edges=edges.edges._replace(envelope=envelope)))
-
-    inside = (envelope + 0.1).requires_grad_()
-    assert torch.autograd.gradcheck(weights, (logits, own, inside))
-    assert torch.autograd.gradgradcheck(weights, (logits, own, inside))
-
-
-# ---------------------------------------------------------------------------------------- attention at the cutoff
-
-
-def plain_softmax(logits: Tensor, own: Tensor, edges: HeadEdges) -> EdgeAttention:
-    """As in the papers: an edge counts in full, or is not there."""
-    there = (edges.edges.envelope > 0).to(logits)
-    return edge_softmax(logits, own, edges._replace(edges=edges.edges._replace(envelope=there)))
-
-
-def without_own(logits: Tensor, own: Tensor, edges: HeadEdges) -> EdgeAttention:
-    """With the envelope, but without the atom itself: a last neighbour has weight 1 until it has gone."""
-    return edge_softmax(logits, torch.full_like(own, -60.0), edges)
-
-
-@pytest.mark.parametrize("name", ATTENTION)
-@pytest.mark.parametrize("softmax", [plain_softmax, without_own], ids=lambda softmax: softmax.__name__)
-def test_other_softmaxes_jump_at_the_cutoff(name: str, softmax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours passes the same suite: see test_conformance."""
-    monkeypatch.setattr(models.find(name).__module__ + ".edge_softmax", softmax)
-    with pytest.raises(AssertionError, match="smooth at cutoff"):
-        check_potential(build(name), dtype="float64")
-
-
-def crossing(model: GraphNetwork) -> float:
-    """The jump in energy (eV) where a third atom crosses the cutoff of a pair."""
-
-    def energy(distance: float) -> float:
-        atoms = Atoms("HOC", [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0 + distance]])
-        return float(mlpot.predict(model, AtomsGraph.from_ase(atoms, CUTOFF)).energy)
-
-    return abs(energy(CUTOFF - 1e-3) - energy(CUTOFF + 1e-3))
-
-
-@pytest.mark.parametrize("name", ATTENTION)
-def test_the_size_of_the_jump(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(name)
-    assert crossing(model) < 1e-8
-    monkeypatch.setattr(models.find(name).__module__ + ".edge_softmax", plain_softmax)
-    assert crossing(model) > 1e-4
-
-
-def test_a_kink_in_the_logits_is_refused_for_energies() -> None:
-    with pytest.raises(UserError, match="leaky_relu has a kink"):
-        mlpot.predict(build("gat", slope="leaky_relu"), molecules())
-
-
-def test_the_smooth_slope_is_a_leaky_relu_far_from_zero() -> None:
-    x = torch.tensor([-1e4, 0.0, 1e4], dtype=torch.float64, requires_grad=True)
-    slope = gat.SLOPES["smooth"](0.2)
-    y = slope(x)
-    (dy,) = torch.autograd.grad(y.sum(), x)
-    torch.testing.assert_close(dy, torch.tensor([0.2, 0.6, 1.0], dtype=torch.float64), rtol=0, atol=1e-8)
-    assert float(y[1].detach()) == 0.0
-    near = torch.linspace(-3, 3, 13, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(slope, (near,))
-    assert torch.autograd.gradgradcheck(slope, (near,))
-
-
-@pytest.mark.parametrize("settings", [{}, {"fully_adjacent_last_layer": True}], ids=str)
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention_is_that_of_the_forward_pass(name: str, settings: dict[str, Any]) -> None:
-    model, graph = build(name, edges="both", **settings), molecules()
-    assert isinstance(model, AttentionNetwork)
-    found = model.attention(graph)
-    assert len(found) == SMALL["n_layers"]
-    for index, weights in found:
-        assert weights.shape == (index.shape[1], 4)
-        sums = torch.zeros(graph.n_atoms, 4, dtype=torch.float64).index_add(0, index[1], weights)
-        torch.testing.assert_close(sums, torch.ones_like(sums))
-        assert bool((weights >= 0).all())
-        loops = index[:, index[0] == index[1]]
-        assert torch.equal(loops[0], torch.arange(graph.n_atoms))
-    # The answer depends on these very tensors.
-    known, passes = model.traced(graph)
-    torch.testing.assert_close(known.scalars, model.features(graph).scalars, rtol=0, atol=0)
-    gradients = torch.autograd.grad(known.scalars.square().sum(), [one.weights for one in passes])
-    assert all(bool((g != 0).any()) for g in gradients)
-
-
-# ------------------------------------------------------------------------------------------ what can be told apart
-
-
-def embedded(smiles: str, seed: int = 7) -> Structure:
-    """With hydrogens, in 3D, and bonds."""
-    from rdkit import Chem
-    from rdkit.Chem import AllChem
-
-    mol = Chem.AddHs(parsed(smiles))
-    assert AllChem.EmbedMolecule(mol, randomSeed=seed) == 0
-    from mlpot.convert.rdkit import structure
-
-    return structure(mol)
-
-
-def without_features(one: Structure) -> Structure:
-    """Bonds that are all alike."""
-    assert one.bonds is not None
-    bonds = Bonds(one.bonds.index, np.zeros_like(one.bonds.features), np.zeros_like(one.bonds.atom_features))
-    return Structure.of(one.numbers, one.positions, bonds=bonds)
-
-
-def rings(*sizes: int) -> Structure:
-    """Regular rings of carbon, far from each other."""
-    ends, positions = [], []
-    for place, n in enumerate(sizes):
-        first = len(positions)
-        ends += [(first + k, first + (k + 1) % n) for k in range(n)]
-        angles, radius = 2 * np.pi * np.arange(n) / n, 0.75 / np.sin(np.pi / n)
-        positions += [(radius * np.cos(a) + 50.0 * place, radius * np.sin(a), 0.0) for a in angles]
-    zeros = np.zeros((sum(sizes), len(columns(ATOM_FEATURES))))
-    return Structure.of(
-        [6] * sum(sizes), positions, bonds=Bonds(np.array(ends).T, np.zeros((len(ends), N_BOND)), zeros)
-    )
-
-
-# Where all atoms are alike, a mean of neighbours' features, however weighed, is that feature: weights tell nothing.
-AVERAGES = {"gat", "gcn"}
-DECALIN, BICYCLOPENTYL = "C1CCC2CCCCC2C1", "C1CCCC1C1CCCC1"
-# Neither of a pair's colours, refined from neighbours' colours alone (Weisfeiler, Leman), tells it from the other.
-ALIKE = {
-    "two triangles and a hexagon": lambda: (rings(3, 3), rings(6)),
-    "decalin and bicyclopentyl": lambda: tuple(without_features(embedded(s)) for s in (DECALIN, BICYCLOPENTYL)),
-}
-
-
-@pytest.mark.parametrize("pair", ALIKE)
-@pytest.mark.parametrize("name", NAMES)
-def test_bonds_alone_tell_no_more_than_weisfeiler_and_leman(name: str, pair: str) -> None:
-    first, second = ALIKE[pair]()
-    sums = {}
-    for edges in ("bonds", "radius"):
-        model = build(name, edges=edges, n_layers=4)
-        sums[edges] = [features(model, graph_of(one)).sum(0) for one in (first, second)]
-    torch.testing.assert_close(*sums["bonds"], rtol=1e-10, atol=1e-10)
-    difference = float((sums["radius"][0] - sums["radius"][1]).abs().max())
-    if pair == "two triangles and a hexagon" and name in AVERAGES:
-        assert difference < 1e-10
-    else:
-        assert difference > 1e-3  # distances tell them apart
-
-
-@pytest.mark.parametrize("edges", ["radius", "both"])
-@pytest.mark.parametrize("name", NAMES)
-def test_mirror_images_have_the_same_distances(name: str, edges: str) -> None:
-    """Chirality is in the atoms' features; without these columns no network of distances can tell."""
-    one = embedded("C[C@H](O)C(=O)N")
-    assert one.bonds is not None
-    chiral = [k for k, column in enumerate(columns(ATOM_FEATURES)) if column.startswith("chirality")]
-    assert one.bonds.atom_features[:, chiral].any()
-    blind = one.bonds.atom_features.copy()
-    blind[:, chiral] = 0.0
-    bonds = Bonds(one.bonds.index, one.bonds.features, blind)
-    left, right = (Structure.of(one.numbers, one.positions * sign, bonds=bonds) for sign in ([1, 1, 1], [1, 1, -1]))
-    model = build(name, edges=edges)
-    torch.testing.assert_close(features(model, graph_of(left)), features(model, graph_of(right)), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_columns_of_chirality_tell_mirror_images_of_bonds(name: str) -> None:
-    left, right = (graph_of(from_smiles(smiles)) for smiles in ("C[C@H](O)C(=O)N", "C[C@@H](O)C(=O)N"))
-    model = build(name, edges="bonds")
-    assert float((features(model, left) - features(model, right)).abs().max()) > 1e-4
-
-
-# --------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
