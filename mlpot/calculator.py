@@ -23,8 +23,9 @@ from mlpot.errors import PhysicsWarning, UserError, unknown
 from mlpot.graph import AtomsGraph
 from mlpot.model import Model
 from mlpot.neighbors import SkinList, edge_vectors
-from mlpot.potential import Potential, as_potential, predict
+from mlpot.potential import Potential, as_potential
 from mlpot.pretrained import load
+from mlpot.recording import MOST_EDGES, Player
 from mlpot.structure import SYMBOLS, Structure
 
 
@@ -48,7 +49,9 @@ class Calculator(AseCalculator):
 
     Only what is asked for is computed. Results are kept until positions, numbers, cell, pbc or an input that the model
     declares (``atoms.info["charge"]``, ``atoms.info["spin"]``) change. `skin` (Å) is how far beyond the cutoff
-    neighbours are kept, so that small moves need no new search; results do not depend on it.
+    neighbours are kept, so that small moves need no new search; results do not depend on it, but for rounding. For a
+    few atoms whose neighbours stay the same, the tensor operations are recorded and played again (`mlpot.recording`),
+    which takes half the time.
 
     potential: a Potential, or the path of a .mlpot file. It is copied; the one given is not touched.
     dtype: "float32" or "float64"; by default that of the potential.
@@ -78,6 +81,7 @@ class Calculator(AseCalculator):
         self.results: dict[str, Any] = {}
         self.n_evaluations = 0
         self._neighbors = SkinList(self.potential.cutoff, self.skin)
+        self._player = Player(self.potential)
         self._graph: AtomsGraph | None = None
         self._edges: tuple[Any, Any] | None = None  # those that the graph was made of
         self._graph_of_what: Structure | None = None
@@ -206,7 +210,7 @@ class Calculator(AseCalculator):
 
     def _renewed(self, structure: Structure) -> AtomsGraph:
         """The graph of a structure; while the edges stay the same, only positions and cell are renewed."""
-        edges = self._neighbors(structure)
+        edges = self._neighbors.few(structure, MOST_EDGES)
         graph, before = self._graph, self._graph_of_what
         if (
             graph is not None
@@ -232,7 +236,7 @@ class Calculator(AseCalculator):
     def _evaluate(self, graph: AtomsGraph, forces: bool, stress: bool) -> dict[str, Any]:
         if isinstance(self.potential, Ensemble):
             return self._committee(self.potential, graph, forces, stress)
-        out = predict(self.potential, graph, forces=forces, stress=stress)
+        out = self._player(graph, forces=forces, stress=stress)
         energies = out.atom_energies.cpu().numpy()
         energy = float(out.energy[0])
         results: dict[str, Any] = {"energy": energy, "free_energy": energy, "energies": energies}
@@ -285,11 +289,18 @@ class Calculator(AseCalculator):
 
     def __getstate__(self) -> dict[str, Any]:
         # What can be found again is left out: pickles stay small, and copies share nothing.
-        return {**self.__dict__, "_graph": None, "_edges": None, "_graph_of_what": None, "_neighbors": None}
+        return {
+            **self.__dict__,
+            "_graph": None,
+            "_edges": None,
+            "_graph_of_what": None,
+            "_neighbors": None,
+            "_player": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._neighbors = SkinList(self.potential.cutoff, self.skin)
+        self._neighbors, self._player = SkinList(self.potential.cutoff, self.skin), Player(self.potential)
 
     def __repr__(self) -> str:
         known = self.potential.elements

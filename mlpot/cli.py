@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mlpot import __version__
 from mlpot.allocator import keep_freed_memory
+from mlpot.commands.bench import accuracy, speed
 from mlpot.commands.compare import compare
 from mlpot.commands.data_convert import convert
 from mlpot.commands.data_inspect import inspect
@@ -34,13 +35,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
+bench = typer.Typer(help="Time models on standard systems; run recipes again.", no_args_is_help=True)
 _COMMANDS: tuple[Callable[..., None], ...] = (train, evaluate, predict, relax, md, compare, models, demo)
 _DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert)
 for command in _COMMANDS:
     app.command()(command)
 for command in _DATA_COMMANDS:
     data.command()(command)
+for command in (speed, accuracy):
+    bench.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 
 def _version(value: bool) -> None:

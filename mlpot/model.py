@@ -84,7 +84,8 @@ class Model(nn.Module):
             return
         if not graph.has_positions:
             raise UserError(
-                "the model reads positions, but a molecule has none (it comes from a SMILES): embed it in 3D first."
+                "the model reads positions, but a molecule has none (it comes from a SMILES): embed it in 3D first, "
+                "e.g. with embed=true where a table is read."
             )
         if graph.cutoff < self.cutoff - 1e-9:
             raise UserError(

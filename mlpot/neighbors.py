@@ -114,6 +114,16 @@ class SkinList:
         self._offsets = self._within = self._edges = None
         self.n_searches += 1
 
+    def few(self, structure: Structure, most: int) -> tuple[IntArray, IntArray]:
+        """Those within cutoff + skin while they are no more than `most`, the same arrays from search to search.
+
+        Else those within the cutoff alone. Either way none within the cutoff is missing.
+        """
+        if self._outdated(structure):
+            self._search(structure)
+        assert self._candidates is not None
+        return self._candidates if len(self._candidates[1]) <= most else self(structure)
+
     def __call__(self, structure: Structure) -> tuple[IntArray, IntArray]:
         """edge_index (2, E) and edge_shift (E, 3) as of `neighbor_list`."""
         if self._outdated(structure):

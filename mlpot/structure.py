@@ -139,6 +139,8 @@ class Structure:
 
     def coincident(self, within: float = 1e-3) -> tuple[int, int] | None:
         """Two atoms less than `within` Å apart, periodic images counted; None where there are none."""
+        if not self.has_positions:
+            return None
         box = _completed(self.cell, self.pbc) if self.pbc.any() else np.eye(3)
         inverse = np.linalg.inv(box) if self.pbc.any() else box
         places = self.positions @ inverse

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from mlpot.data.frame import Frame
     from mlpot.data.options import ReadOptions
+    from mlpot.target import Target
 
 
 def convert(
@@ -50,10 +51,13 @@ def convert(
     sources: list[str] = []
     theories: dict[str, None] = {}
     frames = _frames(inputs, options, notes, sources, theories)
-    n = write_store(target, frames, lambda: ", ".join(theories), notes, lambda: "; ".join(sources))
-    labels = Store(target).counts()
+    known = _targets(inputs, options)
+    n = write_store(target, frames, lambda: ", ".join(theories), notes, lambda: "; ".join(sources), known)
+    store = Store(target)
+    labels = store.counts()
     if as_json:
-        print(json.dumps({"frames": n, "labels": labels, "notes": notes, "target": str(target)}, ensure_ascii=False))
+        told = {"frames": n, "labels": labels, "properties": [t.name for t in store.targets], "notes": notes}
+        print(json.dumps({**told, "target": str(target)}, ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
     for note in notes:
@@ -63,6 +67,8 @@ def convert(
         f"(eV, Å, eV/Å, eV/Å³)",
         markup=False,
     )
+    if store.targets:
+        console.print(f"properties: {', '.join(f'{t.name} ({t.unit or t.kind})' for t in store.targets)}", markup=False)
 
 
 def _check_target(target: Path, inputs: list[Path], force: bool) -> None:
@@ -74,6 +80,20 @@ def _check_target(target: Path, inputs: list[Path], force: bool) -> None:
         raise UserError(f"{target}: is a folder; give the name of a file.")
     if target.exists() and not force:
         raise UserError(f"{target}: the file is there already; --force replaces it.")
+
+
+def _targets(inputs: list[Path], options: ReadOptions) -> tuple[Target, ...]:
+    """The properties of all inputs; UserError where two of them mean different things by a name."""
+    from mlpot.data.opening import Reading, existing
+    from mlpot.data.store import Store, is_store
+
+    known: dict[str, Target] = {}
+    for path in inputs:
+        found = Store(path).targets if is_store(existing(path)) else Reading(path, options, False).targets
+        for target in found:
+            if known.setdefault(target.name, target) != target:
+                raise UserError(f"{path}: property {target.name} differs from that of another input in unit or kind.")
+    return tuple(known.values())
 
 
 def _frames(

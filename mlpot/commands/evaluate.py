@@ -40,13 +40,16 @@ def evaluate(
     """
     from mlpot.commands import terminal
     from mlpot.commands.files import read_options, write_rows
-    from mlpot.commands.properties import evaluate_properties
+    from mlpot.commands.properties import evaluate_properties, with_coordinates
     from mlpot.data.opening import open_dataset
     from mlpot.property_model import PropertyModel
 
     screen = terminal.console(as_json)
     found = terminal.load_model(model, device, dtype)
-    dataset = open_dataset(data, read_options(overrides))
+    options = read_options(overrides)
+    if isinstance(found, PropertyModel):
+        options = with_coordinates(found, data, options)
+    dataset = open_dataset(data, options)
     for text in dataset.notes:
         screen.print(text)
     if isinstance(found, PropertyModel):

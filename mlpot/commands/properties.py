@@ -12,8 +12,11 @@ from mlpot.errors import UserError
 
 if TYPE_CHECKING:
     from mlpot.data.dataset import Dataset
+    from mlpot.data.options import ReadOptions
     from mlpot.property_model import PropertyModel
     from mlpot.target import Target
+
+TABLES = (".csv", ".tsv", ".txt", ".smi")
 
 
 def evaluate_properties(
@@ -66,7 +69,7 @@ def predict_molecules(
     table = output.suffix in (".csv", ".tsv", ".txt")
     if not table and "positions" not in model.needs:
         raise UserError(f"{output}: this model reads bonds; its predictions go to a table: -o {output.stem}.csv.")
-    dataset = molecules(path, ReadOptions(index=index))
+    dataset = molecules(path, with_coordinates(model, path, ReadOptions(index=index)))
     with terminal.bar("predicting", len(dataset), screen) as update:
         rows = values_of(model, dataset, batch_atoms, update)
     if table:
@@ -81,6 +84,13 @@ def predict_molecules(
     return rows
 
 
+def with_coordinates(model: PropertyModel, path: Path, options: ReadOptions) -> ReadOptions:
+    """The options with `embed` where the model reads positions and the file is a table of SMILES."""
+    if "positions" in model.needs and path.suffix in TABLES:
+        return options.model_copy(update={"embed": True})
+    return options
+
+
 def molecules(path: Path, options: Any) -> Dataset:
     """The structures of a file, labelled or not: a format of ours, or another of ASE."""
     from mlpot.convert import ase as convert
@@ -88,7 +98,7 @@ def molecules(path: Path, options: Any) -> Dataset:
     from mlpot.data.frame import Frame
     from mlpot.data.opening import open_dataset, read_structures
 
-    if path.suffix in (".csv", ".tsv", ".txt", ".smi", ".h5", ".hdf5", ".gz"):
+    if path.suffix in (*TABLES, ".h5", ".hdf5", ".gz"):
         return open_dataset(path, options, require_labels=False)
     frames = [Frame(convert.structure(atoms)) for atoms in read_structures(path, options.index)]
     return MemoryDataset(frames, str(path))

@@ -21,11 +21,13 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in folder SOURCE")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the metrics as JSON")] = False,
 ) -> None:
-    """Train a potential on your own data.
+    """Train a potential, or a model of molecular properties, on your own data.
 
     With a recipe:     mlpot train recipes/acac-schnet.yaml budget=1h
 
     Without one:       mlpot train mydata.xyz budget=30min keys.energy=REF_energy keys.forces=REF_forces
+
+    Properties:        mlpot train molecules.csv targets=[logS] embed=true model.name=painn
 
     After a crash:     mlpot train runs/mydata --resume
 
@@ -58,6 +60,11 @@ def train(
 
 def headline(summary: dict[str, Any]) -> str:
     """The main errors in one line."""
+    if "targets" in summary:
+        return ", ".join(
+            f"{name} {entry['figure'].upper().replace('_', ' ')} {entry[entry['figure']]:.4g} {entry['unit']}".rstrip()
+            for name, entry in summary["targets"].items()
+        )
     names = (
         ("energy_mae_meV_per_atom", "energy MAE", "meV/atom"),
         ("forces_mae_meV_per_A", "forces MAE", "meV/Å"),

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 _ELEMENTS = "Convert it to extxyz, naming the elements of its atom types."
 _MLEARN = "Write it as extxyz with pymatgen's AseAtomsAdaptor; mind that VASP's stress has the other sign."
-_QM9 = "Training on forces needs another set; an extxyz with energy=... of one property is read."
 _STRUCTURES = "It holds structures without labels: predict, relax and md read it, training cannot."
 _RESULTS = 'Its results become training data with ASE: ase.io.write("data.xyz", ase.io.read(FILE, ":")).'
 _DPDATA = 'The dpdata package reads it, with its units: dpdata.LabeledSystem(...).to("extxyz", ...).'
@@ -47,7 +46,6 @@ _TEXTS = (
     (r"^(data_|loop_|_cell_length)", Look("a CIF", _STRUCTURES)),
     (r"\bV[23]000\b|^\$\$\$\$", Look("an SDF or MOL file", _STRUCTURES)),
     (r"^(ATOM  |HETATM|CRYST1)", Look("a PDB file", _STRUCTURES)),
-    (r"\A\d+\s*\ngdb ", Look("a raw QM9 file (energies in Hartree, several to a molecule, no forces)", _QM9)),
     (r"\A\s*vasp\.\d", Look("a VASP OUTCAR", _RESULTS)),
     (r"\A\s*<\?xml[\s\S]*modeling", Look("a VASP vasprun.xml", _RESULTS)),
     (r'\A\s*\[?\{[\s\S]*"@module": "pymatgen', Look("JSON of pymatgen objects, as in mlearn", _MLEARN)),

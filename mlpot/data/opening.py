@@ -42,6 +42,7 @@ def open_dataset(path: Paths, options: ReadOptions | None = None, require_labels
         reading.module.FORMAT,
         tuple(reading.notes),
         reading.options.theory,
+        reading.targets,
     )
 
 
@@ -73,7 +74,7 @@ def _open_store(file: Path, options: ReadOptions, require_labels: bool) -> Datas
         raise UserError(
             f'{file}: the store holds labels of "{store.theory}", not "{options.theory}"; leave out theory.'
         )
-    if require_labels and not any(store.counts().values()):
+    if require_labels and not any(store.counts().values()) and not store.targets:
         raise UserError(f"{file}: no labels found in {len(store)} frames; the store was written without any.")
     if options.index == ":":
         return store

@@ -25,7 +25,8 @@ class ReadOptions(BaseModel):
     """What the user says of a file: names of its labels, units, which frames, level of theory.
 
     keys: names in the file, e.g. ``{"energy": "REF_energy"}`` for the labels in KEYS. units: units in the file of
-    "energy", "forces", "stress" and "length". index: a slice, e.g. ":100" or "::10".
+    "energy", "forces", "stress" and "length". index: a slice, e.g. ":100" or "::10". embed: give molecules of a table
+    coordinates (rdkit).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,13 +35,19 @@ class ReadOptions(BaseModel):
     units: dict[str, str] = {}
     index: str = ":"
     theory: str = ""
+    embed: bool = False
 
-    def validated(self, where: str) -> ReadOptions:
-        """Itself; UserError for a label, quantity, unit or index that is not known."""
+    def validated(self, where: str, own_names: bool = False) -> ReadOptions:
+        """Itself; UserError for a label, quantity, unit or index that is not known.
+
+        `own_names`: the user names properties, which may have any unit.
+        """
         for key in self.keys:
-            if key not in KEYS:
+            if key not in KEYS and not own_names:
                 raise unknown("label in keys", key, KEYS, where)
         for quantity, unit in self.units.items():
+            if own_names:
+                continue
             if quantity not in units.INTERNAL:
                 raise unknown("quantity in units", quantity, units.INTERNAL, where)
             units.factor(unit, quantity)

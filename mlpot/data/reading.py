@@ -17,6 +17,7 @@ from mlpot.data.frame import LABELS, Frame, checked
 from mlpot.data.hints import explain_missing, refuse_absent_keys, unread_labels
 from mlpot.data.options import ReadOptions
 from mlpot.errors import PhysicsWarning, UserError, suggestion
+from mlpot.target import Target
 
 
 def source_modules() -> list[ModuleType]:
@@ -89,19 +90,28 @@ class Reading:
 
     def __init__(self, path: str | Path, options: ReadOptions | None = None, require_labels: bool = True) -> None:
         self.file = existing(path)
-        self.options = (options or ReadOptions()).validated(str(self.file))
         self.require_labels = require_labels
         self.module = source_of(self.file)
+        own_names = bool(getattr(self.module, "OWN_KEYS", False))
+        self.options = (options or ReadOptions()).validated(str(self.file), own_names)
+        if self.options.embed and not own_names:
+            raise UserError(f"{self.file}: embed is for tables of molecules; {self.module.FORMAT} has positions.")
+        self.targets: tuple[Target, ...] = self._targets()
         self.notes: list[str] = []
         self.counts = dict.fromkeys(LABELS, 0)
         self.n_frames = 0
         self._seen = {"config_type": 0, "weight": 0}
         for key in self.options.keys:
-            if key not in self.module.KEYS:
+            if key not in self.module.KEYS and not own_names:
                 raise UserError(
                     f"{self.file}: keys.{key} means nothing for {self.module.FORMAT}."
                     f"{suggestion(key, self.module.KEYS)}"
                 )
+
+    def _targets(self) -> tuple[Target, ...]:
+        """The properties of a source that states any."""
+        find = getattr(self.module, "targets", None)
+        return find(self.file, self.options) if find is not None else ()
 
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._chosen():
@@ -163,6 +173,8 @@ class Reading:
         if not self.n_frames:
             picked = "" if self.options.index == ":" else f' that index "{self.options.index}" picks'
             raise UserError(f"{self.file}: it holds no frames{picked}.")
+        if self.targets:
+            return
         seen = {**self.counts, **self._seen, "virial": self.counts["stress"]}
         unseen = not all(seen[key] for key in self.options.keys)
         partial = self.require_labels and not (self.counts["energy"] and self.counts["forces"])

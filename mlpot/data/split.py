@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from mlpot import __version__
 from mlpot.data.dataset import Dataset
+from mlpot.data.scaffold import by_scaffold, smiles_of
 from mlpot.errors import UserError, unknown
 
-METHODS = ("random", "blocks")
+METHODS = ("random", "blocks", "scaffold")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def split(
 
     "random" draws from the whole set. "blocks" cuts it into twenty stretches of time and deals whole stretches, for
     trajectories whose neighbouring frames are nearly the same; training (and test) frames fewer than `gap` frames
-    away from a frame of validation (and test) are then left out. Frames of config type IsolatedAtom always go to
-    training.
+    away from a frame of validation (and test) are then left out. "scaffold" keeps molecules of one ring scaffold
+    together (see `mlpot.data.scaffold`). Frames of config type IsolatedAtom always go to training.
     """
     if method not in METHODS:
         raise unknown("split method", method, METHODS)
@@ -86,6 +87,9 @@ def split(
             f"the split asks for {n_train} training, {n_valid} validation and {n_test} test frames; "
             f"{dataset.path or 'the set'} has {len(rows)}."
         )
+    if method == "scaffold":
+        of_train, of_valid, of_test = by_scaffold(smiles_of(dataset), (n_train, n_valid, n_test), seed)
+        return Split(of_train, of_valid, of_test, dataset.sha, n, seed, method)
     generator = np.random.default_rng(seed)
     if method == "random":
         order = generator.permutation(rows)

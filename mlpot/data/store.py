@@ -11,6 +11,8 @@ Atoms of all frames lie one after the other; `offset` says where each frame begi
 | pbc                     | (n, 3)    |       |     | config_type    | (n,)         | index |
 | charge, spin            | (n,)      | e, -  |     | info           | (n,) JSON    |       |
 | labels (which it has)   | (n, 3)    |       |     |                |              |       |
+
+Properties and bonds of molecules: see `mlpot.data.store_molecules`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,13 @@ from numpy.typing import NDArray
 
 from mlpot import __version__
 from mlpot.data.frame import LABELS, Frame, checked
+from mlpot.data.store_molecules import MoleculeReader, MoleculeWriter
 from mlpot.errors import UserError
 from mlpot.structure import Structure
 from mlpot.target import Target
 
 FORMAT = "mlpot store"
-VERSION = 1
+VERSION = 2  # 1 had no properties and no bonds
 UNITS = {"positions": "Å", "cell": "Å", "energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "charge": "e"}
 # name -> (per atom or per frame, shape of an entry, type)
 _LAYOUT: dict[str, tuple[str, tuple[int, ...], Any]] = {
@@ -78,11 +81,12 @@ class Store:
     """A data set in a store. Opening reads the header alone; each frame is read when asked for."""
 
     source = FORMAT
-    targets: tuple[Target, ...] = ()
+    targets: tuple[Target, ...]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
         self._handle: tuple[int, h5py.File, dict[str, Any]] | None = None
+        self._molecules: MoleculeReader | None = None
         self._offset: NDArray[np.int64] | None = None
         try:
             self._read_header()
@@ -108,6 +112,7 @@ class Store:
         self._types: list[str] = json.loads(attributes["config_types"])
         self._n = int(attributes["n_frames"])
         self._n_info = int(attributes["n_info"])
+        self.targets = MoleculeReader(file).targets
 
     def _open(self) -> tuple[int, h5py.File, dict[str, Any]]:
         # A handle does not survive a fork, so each process opens its own. Looking a dataset up by name costs more
@@ -125,10 +130,11 @@ class Store:
             if missing:
                 raise UserError(f"{self.path}: the store lacks {', '.join(missing)}; it is damaged.")
             self._handle = os.getpid(), file, {name: file[name] for name in _LAYOUT}
+            self._molecules = MoleculeReader(file)
         return self._handle
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None}
+        return {**self.__dict__, "_handle": None, "_molecules": None}
 
     def __len__(self) -> int:
         return self._n
@@ -170,6 +176,8 @@ class Store:
         first, last = (int(x) for x in self._offsets()[index : index + 2])
         energy, charge, spin = (float(data[name][index]) for name in ("energy", "charge", "spin"))
         forces, stress = data["forces"][first:last], data["stress"][index]
+        molecules = self._molecules
+        assert molecules is not None
         structure = Structure(
             data["numbers"][first:last].astype(np.int64),
             data["positions"][first:last],
@@ -177,6 +185,7 @@ class Store:
             data["pbc"][index],
             None if np.isnan(charge) else charge,
             None if np.isnan(spin) else spin,
+            molecules.bonds(index, self.n_atoms),
         )
         return Frame(
             structure,
@@ -186,6 +195,7 @@ class Store:
             float(data["weight"][index]),
             self._types[int(data["config_type"][index])],
             json.loads(data["info"].asstr()[index]) if self._n_info else {},
+            molecules.properties(index),
         )
 
 
@@ -216,13 +226,14 @@ def _columns(frame: Frame, first_atom: int, types: dict[str, int]) -> dict[str, 
 class _Writer:
     """Appends frames to an open file, some thousand at a time."""
 
-    def __init__(self, file: h5py.File) -> None:
-        self.file, self.rows = file, list[dict[str, Any]]()
+    def __init__(self, file: h5py.File, targets: Sequence[Target] = ()) -> None:
+        self.file, self.rows, self.frames = file, list[dict[str, Any]](), list[Frame]()
         self.types: dict[str, int] = {}
         self.counts = dict.fromkeys(LABELS, 0)
         self.elements: set[int] = set()
         self.n_frames = self.n_atoms = self.n_info = 0
         self.digest = hashlib.sha256()
+        self.molecules = MoleculeWriter(file, targets, self.digest)
         for name, (kind, shape, dtype) in _LAYOUT.items():
             data = file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(_CHUNK[kind], *shape))
             if name in UNITS:
@@ -230,6 +241,7 @@ class _Writer:
 
     def add(self, frame: Frame) -> None:
         self.rows.append(_columns(frame, self.n_atoms, self.types))
+        self.frames.append(frame)
         self.n_frames += 1
         self.n_info += bool(frame.info)
         self.n_atoms += len(frame.structure)
@@ -256,7 +268,9 @@ class _Writer:
             self.digest.update(
                 "\n".join(values).encode() if name == "info" else np.ascontiguousarray(block, dtype=dtype).tobytes()
             )
+        self.molecules.add(self.frames, self.n_frames - len(self.frames))
         self.rows.clear()
+        self.frames.clear()
 
     def header(self, theory: str, notes: list[str], source: str) -> dict[str, Any]:
         """Attributes of the file, once all frames are there."""
@@ -283,18 +297,19 @@ def write_store(
     theory: str | Callable[[], str] = "",
     notes: Iterable[str] = (),
     source: str | Callable[[], str] = "",
+    targets: Sequence[Target] = (),
 ) -> int:
     """Write frames to a store and return their number. The file is there whole, or not at all; frames are streamed.
 
-    theory, notes and source are asked for when the frames are through, since a reading of another file may know them
-    no sooner: then give functions, and a list that grows.
+    targets are the properties that frames may carry. theory, notes and source are asked for when the frames are
+    through, since a reading of another file may know them no sooner: then give functions, and a list that grows.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(temporary, "w") as file:
-            writer = _Writer(file)
+            writer = _Writer(file, targets)
             for number, frame in enumerate(frames):
                 writer.add(checked(frame, f"{target}: frame {number}"))
             writer.flush()

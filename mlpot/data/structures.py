@@ -21,7 +21,7 @@ from mlpot.errors import UserError
 from mlpot.structure import number_of, symbols_of
 
 # Sources whose files ASE does not read, or reads less well.
-_OURS = ("md17", "ani", "spice", "modelforge")
+_OURS = ("md17", "ani", "spice", "modelforge", "qm9_raw", "qm9_pack")
 
 
 def read_structures(path: str | Path, index: str = ":") -> list[Any]:

@@ -46,12 +46,18 @@ class DataConfig(Section):
     valid: str | float | int | None = Field(
         None, description="file, number or fraction of the training file; default 10 %"
     )
-    test: str | None = Field(None, description="file that is evaluated at the end, never seen before")
+    test: str | float | int | None = Field(
+        None,
+        description="evaluated at the end, never seen before: a file, or a number or fraction of frames",
+    )
     train_size: int | None = Field(None, ge=1, description="use this many frames of the training file")
-    split: Literal["random", "blocks"] = Field("random", description="blocks: stretches of a trajectory")
+    split: Literal["random", "blocks", "scaffold"] = Field(
+        "random", description="blocks: stretches of a trajectory; scaffold: molecules of one ring system together"
+    )
     split_file: str | None = Field(None, description="a split written by an earlier run")
     keys: dict[str, str] = Field({}, description="names of labels in the file, e.g. {energy: REF_energy}")
     units: dict[str, str] = Field({}, description="units in the file, e.g. {energy: kcal/mol, forces: kcal/mol/Å}")
+    embed: bool = Field(False, description="give molecules of a table coordinates: a conformer of rdkit's")
     theory: str = Field("", description="level of theory of the labels, kept with the model")
     reference_energies: str | dict[str, float] = Field(
         "auto", description="auto, isolated_atoms, least_squares, none, or {H: -13.6, ...} in eV"

@@ -60,10 +60,12 @@ def prepare(config: Config) -> Prepared:
     """Open, split and look at the data, and build the potential. Same settings and seed give the same result."""
     notes: list[str] = []
     data = config.data
-    options = ReadOptions(keys=data.keys, units=data.units, theory=data.theory)
+    options = ReadOptions(keys=data.keys, units=data.units, theory=data.theory, embed=data.embed)
     whole = _open(data.train, options)
     train, valid, chosen = _split(config, whole, options)
-    test = None if data.test is None else _open(data.test, options)
+    test = _open(data.test, options) if isinstance(data.test, str) else None
+    if chosen is not None and len(chosen.test):
+        test = Subset(whole, chosen.test)
     notes += [f"{whole.path}: {len(whole)} frames, {whole.source}", *whole.notes]
     notes += [_described("training", train)]
     notes += (
@@ -101,19 +103,20 @@ def prepare(config: Config) -> Prepared:
 
 def _split(config: Config, whole: Dataset, options: ReadOptions) -> tuple[Dataset, Dataset | None, Split | None]:
     data = config.data
+    n_test = 0 if data.test is None or isinstance(data.test, str) else size_of(data.test, len(whole), "test")
     if data.split_file is not None:
         chosen = load_split(data.split_file, whole)
     elif isinstance(data.valid, str):
-        if data.train_size is None:
+        if data.train_size is None and not n_test:
             return whole, _open(data.valid, options), None
-        chosen = split(whole, data.train_size, 0, seed=config.seed, method=data.split)
+        chosen = split(whole, data.train_size, 0, n_test, seed=config.seed, method=data.split)
         return Subset(whole, chosen.train), _open(data.valid, options), chosen
     else:
         wanted = data.valid
         if wanted is None:  # a tenth, of what is trained on if that is less than the whole
-            n = min(len(whole), round((data.train_size or len(whole)) * (1 + VALID_FRACTION)))
+            n = min(len(whole) - n_test, round((data.train_size or len(whole)) * (1 + VALID_FRACTION)))
             wanted = min(VALID_MOST, size_of(VALID_FRACTION, n, "valid")) if n > 4 else 0
-        chosen = split(whole, data.train_size, wanted, seed=config.seed, method=data.split)
+        chosen = split(whole, data.train_size, wanted, n_test, seed=config.seed, method=data.split)
     valid = Subset(whole, chosen.valid) if len(chosen.valid) else None
     return Subset(whole, chosen.train), valid, chosen
 

@@ -12,6 +12,7 @@ from mlpot.data.dataset import MemoryDataset
 from mlpot.data.frame import Frame
 from mlpot.data.opening import open_dataset
 from mlpot.data.options import ReadOptions
+from mlpot.data.scaffold import scaffold
 from mlpot.data.split import load_split, save_split, split
 from mlpot.data.store import frames_of, write_store
 from mlpot.errors import UserError
@@ -111,3 +112,30 @@ def test_a_split_of_some_frames_does_not_fit_others_of_the_same_file(tmp_path: P
     assert load_split(tmp_path / "split.json", first).n_frames == 10
     with pytest.raises(UserError, match="other frames"):
         load_split(tmp_path / "split.json", second)
+
+
+def test_no_scaffold_is_in_two_parts(shared: Path) -> None:
+    data = open_dataset(shared / "data/screening/delaney-processed.csv")
+    seen = []
+    for seed in (0, 1):
+        chosen = split(data, None, 0.1, 0.1, seed=seed, method="scaffold")
+        parts = [chosen.train, chosen.valid, chosen.test]
+        assert sorted(np.concatenate(parts)) == list(range(1128))
+        scaffolds = [{scaffold(str(data[int(row)].info["smiles"])) for row in part} - {""} for part in parts]
+        assert not scaffolds[0] & scaffolds[1]
+        assert not scaffolds[0] & scaffolds[2]
+        assert not scaffolds[1] & scaffolds[2]
+        assert [len(part) for part in parts] == [902, 113, 113]
+        seen.append(chosen.hash)
+    assert seen[0] != seen[1]
+    assert split(data, None, 0.1, 0.1, seed=0, method="scaffold").hash == seen[0]
+
+
+def test_scaffolds_are_rings_and_what_joins_them() -> None:
+    assert scaffold("Cc1ccccc1CCc1ccccc1O") == "c1ccc(CCc2ccccc2)cc1"
+    assert scaffold("CCCO") == ""
+
+
+def test_a_scaffold_split_needs_smiles(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="frame 0 has no SMILES"):
+        split(MemoryDataset([Frame(Structure.of([2], [[0, 0, 0]]))] * 9), method="scaffold")

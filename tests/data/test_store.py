@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from mlpot.commands.data_convert import convert
+from mlpot.convert.smiles import from_smiles
 from mlpot.data.dataset import MemoryDataset, Subset
 from mlpot.data.frame import Frame
 from mlpot.data.opening import open_dataset
@@ -25,6 +26,7 @@ from mlpot.data.options import ReadOptions
 from mlpot.data.store import Store, _Writer, frames_of, write_store
 from mlpot.errors import UserError
 from mlpot.structure import Structure
+from mlpot.target import Target
 
 KCAL = 0.0433641039
 
@@ -364,3 +366,47 @@ def test_convert_refuses(shared: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["s.h5"]
     assert '"frames": 3' in run(source, target, "--force", "--json")
+
+
+def test_properties_and_bonds_come_back_as_they_went_in(tmp_path: Path) -> None:
+    targets = (Target(name="gap/eV", unit="eV"), Target(name="mu", kind="vector", unit="e·Å"))
+    bonded = from_smiles("CC(=O)O")
+    frames = [
+        Frame(bonded, properties={"gap/eV": 5.5, "mu": np.array([1.0, 2.0, 3.0])}),
+        Frame(Structure.of([2], [[0, 0, 0]]), properties={"gap/eV": 1.0}),
+        Frame(from_smiles("C"), properties={}),
+        Frame(from_smiles("C=C"), properties={"mu": np.zeros(3)}),
+    ]
+    for order in ([0, 1, 2, 3], [1, 2, 0, 3], [1, 1, 3]):
+        path = tmp_path / f"{order}.h5"
+        write_store(path, [frames[k] for k in order], targets=targets)
+        store = pickle.loads(pickle.dumps(Store(path)))
+        assert store.targets == targets
+        for place, k in reversed(list(enumerate(order))):
+            found, expected = store[place], frames[k]
+            assert set(found.properties) == set(expected.properties)
+            for name, value in expected.properties.items():
+                np.testing.assert_array_equal(found.properties[name], value)
+            assert (found.structure.bonds is None) == (expected.structure.bonds is None)
+            if expected.structure.bonds is not None and found.structure.bonds is not None:
+                for part in ("index", "features", "atom_features"):
+                    ours, theirs = getattr(found.structure.bonds, part), getattr(expected.structure.bonds, part)
+                    np.testing.assert_array_equal(ours, theirs)
+    assert Store(tmp_path / "[0, 1, 2, 3].h5").sha != Store(tmp_path / "[1, 2, 0, 3].h5").sha
+
+
+def test_a_property_that_no_target_describes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="property gap is none of the data set's: none"):
+        write_store(tmp_path / "s.h5", [Frame(from_smiles("C"), properties={"gap": 1.0})])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_of_version_1_is_read(tmp_path: Path) -> None:
+    """Version 1 had neither properties nor bonds; nothing else has changed."""
+    write_store(tmp_path / "s.h5", synthetic(5))
+    with h5py.File(tmp_path / "s.h5", "a") as file:
+        assert not [name for name in file if name.startswith(("property_", "bond_"))]
+        file.attrs["version"] = 1
+    store = Store(tmp_path / "s.h5")
+    assert store.targets == ()
+    assert len(list(frames_of(store))) == 5

@@ -1,0 +1,1 @@
+"""How fast and how right: timings of models on standard systems, and recipes run again beside their recorded errors."""
