@@ -37,3 +37,51 @@ class ShiftedSoftplus(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
         return shifted_softplus(x)
+
+
+class _Hyperbola(torch.autograd.Function):
+    """½ ((1 + s) x + (1 - s) (√(x² + 1) - 1))."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        root = torch.addcmul(x.new_ones(()), x, x).sqrt_().sub_(1.0)
+        return root.mul_(0.5 * (1.0 - slope)).add_(x, alpha=0.5 * (1.0 + slope))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grad * _HyperbolaSlope.apply(x, ctx.slope), None
+
+
+class _HyperbolaSlope(torch.autograd.Function):
+    """Its derivative ½ ((1 + s) + (1 - s) x / √(x² + 1))."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        inverse = torch.addcmul(x.new_ones(()), x, x).rsqrt_()
+        return inverse.mul_(x).mul_(0.5 * (1.0 - slope)).add_(0.5 * (1.0 + slope))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        inverse = (x * x + 1.0).rsqrt()
+        return grad * (0.5 * (1.0 - ctx.slope)) * (inverse * inverse * inverse), None
+
+
+class SmoothLeakyReLU(nn.Module):
+    """½ ((1 + s) x + (1 - s) (√(x² + 1) - 1)): a leaky ReLU of slope s far below zero, without its kink.
+
+    At a kink forces would jump. It is zero at the origin.
+    """
+
+    def __init__(self, slope: float = 0.2) -> None:
+        super().__init__()
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
+        return _Hyperbola.apply(x, self.slope)

@@ -46,3 +46,17 @@ class Gated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, n_in) -> (N, n_out)."""
         return self.value(x) * torch.sigmoid(self.gate(x))
+
+
+def glorot(n_out: int, n_in: int) -> Tensor:
+    """A matrix with Glorot's uniform numbers (AISTATS 2010)."""
+    return nn.init.xavier_uniform_(torch.empty(n_out, n_in))
+
+
+def linear(n_in: int, n_out: int, bias: bool = True) -> nn.Linear:
+    """A linear layer with Glorot's weights and a bias that starts at zero."""
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer

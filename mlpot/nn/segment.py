@@ -54,6 +54,39 @@ class Ends(NamedTuple):
     order: Tensor
     first: Tensor
 
+    @classmethod
+    def of(cls, atom: Tensor, n_atoms: int) -> Ends:
+        """From the atom at that end of every edge, (E,) int64 in any order."""
+        order = torch.argsort(atom, stable=True)
+        first = torch.searchsorted(atom[order], torch.arange(n_atoms, device=atom.device))
+        return cls(atom.contiguous(), order, first)
+
+    @classmethod
+    def ascending(cls, atom: Tensor, n_atoms: int) -> Ends:
+        """The same where atoms are in ascending order."""
+        numbers = torch.arange(max(n_atoms, len(atom)), device=atom.device)
+        atom = atom.contiguous()
+        return cls(atom, numbers[: len(atom)], torch.searchsorted(atom, numbers[:n_atoms]))
+
+    @classmethod
+    def single(cls, n: int, device: torch.device) -> Ends:
+        """Of n edges, each at an atom of its own."""
+        every = torch.arange(n, device=device)
+        return cls(every, every, every)
+
+    def split(self, n: int) -> Ends:
+        """Of n links in place of every edge, side by side, between the n parts that every atom's row is split into."""
+        if n == 1:
+            return self
+        part = torch.arange(n, device=self.atom.device)
+        degree = torch.diff(self.first, append=self.first.new_tensor([len(self.order)]))
+        first = n * self.first[:, None] + part * degree[:, None]  # (N, n)
+        atom = self.atom[self.order]
+        rank = torch.arange(len(self.order), device=part.device) - self.first[atom]
+        order = torch.empty_like(self.order).repeat(n)
+        order[(first[atom] + rank[:, None]).flatten()] = (n * self.order[:, None] + part).flatten()
+        return Ends((n * self.atom[:, None] + part).flatten(), order, first.flatten())
+
     def repeated(self, n_blocks: int) -> Ends:
         """The same ends in `n_blocks` copies of the graph, one after the other."""
         block = torch.arange(n_blocks, device=self.atom.device)[:, None]
