@@ -12,6 +12,7 @@ from mlpot import units
 from mlpot.data.dataset import Dataset
 from mlpot.data.inspection_duplicates import Pair, duplicates, leak_between, neighbours
 from mlpot.data.inspection_labels import label_checks
+from mlpot.data.inspection_properties import property_checks, property_ranges
 from mlpot.data.inspection_sample import Check, Sample, draw
 from mlpot.data.inspection_scales import scale_checks
 from mlpot.data.inspection_slopes import slope_checks
@@ -29,7 +30,7 @@ class Inspection:
     `config_types`, `atoms_per_frame` and the counts of labels are those of these frames.
 
     labels: for each label present, the frames that carry it, its unit and the range of its values: energy per atom
-    (eV), size of the forces (eV/Å), pressure (GPa, positive under compression).
+    (eV), size of the forces (eV/Å), pressure (GPa, positive under compression); properties in their units.
     leakage: for `against`, how many of its frames are in this set, and the closest pairs.
     """
 
@@ -68,8 +69,12 @@ class Inspection:
 def inspect(dataset: Dataset, against: Dataset | None = None) -> Inspection:
     """Look into a data set, and, with `against`, for frames of that one (say, the test set) that are in this one."""
     sample = draw(dataset)
-    alike, checks = duplicates(sample, neighbours(sample))
-    checks = [*label_checks(sample), *slope_checks(sample), *scale_checks(sample), *checks]
+    if all(frame.structure.has_positions for frame in sample.frames):
+        alike, checks = duplicates(sample, neighbours(sample))
+        checks = [*label_checks(sample), *slope_checks(sample), *scale_checks(sample), *checks]
+    else:  # known by their bonds alone
+        alike, checks = [], []
+    checks += property_checks(sample.frames, dataset.targets)
     leak = None
     if against is not None:
         leak, verdict = leak_between(sample, draw(against))
@@ -138,4 +143,4 @@ def _labels(dataset: Dataset, sample: Sample) -> dict[str, dict[str, Any]]:
         found["forces"] = {"frames": counts["forces"], **shown}
     if pressures:
         found["stress"] = {"frames": counts["stress"], "quantity": "pressure", "unit": "GPa", **_range(pressures)}
-    return found
+    return {**found, **property_ranges(sample.frames, dataset.targets)}

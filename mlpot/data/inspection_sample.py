@@ -81,7 +81,10 @@ def geometry(structure: Structure) -> Geometry:
     order = np.argsort(numbers, kind="stable")
     group = (numbers[order].tobytes(), structure.pbc.tobytes(), structure.charge, structure.spin)
     full = len(numbers) <= FULL and not structure.pbc.any()
-    if full:
+    if not structure.has_positions:  # known by its bonds alone
+        source = target = np.zeros(0, dtype=np.int64)
+        vectors = np.zeros((0, 3))
+    elif full:
         target, source = np.nonzero(~np.eye(len(numbers), dtype=bool))
         vectors = structure.positions[source] - structure.positions[target]
     else:

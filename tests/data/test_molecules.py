@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 
 from mlpot.convert.conformers import embedded
+from mlpot.convert.smiles import from_smiles
+from mlpot.data.dataset import MemoryDataset
+from mlpot.data.frame import Frame
+from mlpot.data.inspection import inspect
 from mlpot.data.opening import open_dataset
 from mlpot.data.options import ReadOptions
 from mlpot.data.sources import _qm9
 from mlpot.errors import UserError
+from mlpot.target import Target
 from mlpot.units import HARTREE
 
 METHANE = """5
@@ -186,3 +191,26 @@ def test_real_tables(shared: Path) -> None:
     coli = open_dataset(shared / "data/screening/ecoli_stokes2020_raw.csv")
     assert sum(frame.properties["Activity"] for frame in _frames(coli)) == 120  # type: ignore[attr-defined]
     assert any("line 2246" in note for note in coli.notes)
+
+
+def test_inspection_tells_of_properties(tmp_path: Path) -> None:
+    rows = [f"{'C' * k}O,{10.0 + 0.1 * k},{k % 2}" for k in range(1, 30)]
+    data = open_dataset(table(tmp_path, "\n".join(["smiles,y (eV),yes", *rows, "CN,900,0", "CCN,,1", ""])))
+    found = inspect(data)
+    assert found.labels["y"]["frames"] == 30
+    assert found.labels["y"]["unit"] == "eV"
+    assert found.labels["y"]["max"] == 900.0
+    checks = {check.name: check for check in found.checks}
+    assert checks["property outliers"].message == "y: 1 frames, the furthest 29 with 900 eV."
+    assert checks["missing properties"].message == "y in 1."
+    assert checks["rare classes"].status == "ok"
+
+
+def test_an_extensive_outlier_is_one_beside_its_elements() -> None:
+    frames = [
+        Frame(from_smiles("C" * k), properties={"u": -40.0 * k + 0.01 * (k % 3) + (5.0 if k == 7 else 0.0)})
+        for k in range(1, 40)
+    ]
+    found = inspect(MemoryDataset(frames, targets=(Target(name="u", kind="extensive", unit="eV"),)))
+    message = next(check.message for check in found.checks if check.name == "property outliers")
+    assert message.startswith("u: 1 frames, the furthest 6")
