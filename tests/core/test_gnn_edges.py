@@ -56,8 +56,7 @@ def test_both_kinds_of_edges_are_each_pair_once() -> None:
             continue
         x = min(1.0, distance / CUTOFF)
         envelope = 1 - 28 * x**6 + 48 * x**7 - 21 * x**8
-        centres = np.linspace(0.0, CUTOFF, width)
-        radial = envelope * np.exp(-0.5 * ((distance - centres) / (centres[1] - centres[0])) ** 2)
+        radial = envelope * np.sin(np.arange(1, width + 1) * np.pi * distance / CUTOFF) / distance
         bond = bonds.get((j, i), torch.zeros(N_BOND)).numpy()
         expected[j, i] = (1.0 if (j, i) in bonds else envelope, np.concatenate([radial, bond]))
     found = [tuple(pair) for pair in edges.edge_index.T.tolist()]
