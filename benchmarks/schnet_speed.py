@@ -27,7 +27,8 @@ from mlpot.recording import AFTER
 SIZES = {"channels": 128, "n_interactions": 3, "n_basis": 20, "cutoff": 5.0}
 COMMANDS = [
     *("time aspirin ef 20", "time water192 ef 5", "time aspirin calc 20", "time water192 calc 5"),
-    *("time ethanol calc 20", "time aspirin skin 20", "time water192 skin 5", "train ethanol 8 10", "train ethanol 32 5"),
+    *("time ethanol calc 20", "time aspirin skin 20", "time water192 skin 5"),
+    *("train ethanol 8 10", "train ethanol 32 5"),
 ]
 
 

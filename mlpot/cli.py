@@ -18,10 +18,12 @@ from mlpot.commands.data_convert import convert
 from mlpot.commands.data_inspect import inspect
 from mlpot.commands.demo import demo
 from mlpot.commands.evaluate import evaluate
+from mlpot.commands.explain import explain
 from mlpot.commands.md import md
 from mlpot.commands.models import models
 from mlpot.commands.predict import predict
 from mlpot.commands.relax import relax
+from mlpot.commands.screen import screen
 from mlpot.commands.train import train
 from mlpot.errors import PhysicsWarning, UserError
 
@@ -36,7 +38,18 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
 bench = typer.Typer(help="Time models on standard systems; run recipes again.", no_args_is_help=True)
-_COMMANDS: tuple[Callable[..., None], ...] = (train, evaluate, predict, relax, md, compare, models, demo)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    train,
+    evaluate,
+    predict,
+    relax,
+    md,
+    screen,
+    explain,
+    compare,
+    models,
+    demo,
+)
 _DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert)
 for command in _COMMANDS:
     app.command()(command)

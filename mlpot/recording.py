@@ -53,6 +53,7 @@ class _Recorder(TorchDispatchMode):
         self._nodes: dict[int, fx.Node] = {}
         self._fixed: dict[int, fx.Node] = {}
         self._alive: list[Tensor] = []  # so that no id comes up twice
+        self._parts: set[int] = set()
         for number, tensor in enumerate(inputs):
             self._know(tensor, self.graph.placeholder(f"input_{number}"))
 
@@ -71,7 +72,11 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if not any(id(tensor) in self._nodes for tensor in tensors):
-            return func(*args, **kwargs)
+            done = func(*args, **kwargs)
+            if "unsafe_split" in func._schema.name:  # parts that nobody sees as parts of the whole any more
+                self._parts.update(id(part) for part in done)
+                self._alive.extend(done)
+            return done
         masks = any(tensor.dtype == torch.bool for tensor in tensors) and "index" in func._schema.name
         if masks or (_BY_VALUE & set(func.tags) and "index" not in func._schema.name):
             raise NotRecordableError(f"{func} of what depends on positions")
@@ -125,7 +130,8 @@ class _Recorder(TorchDispatchMode):
                 continue
             if id(value) in self._nodes:
                 continue
-            if value.untyped_storage().nbytes() != value.numel() * value.element_size():
+            whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+            if not whole and id(value) not in self._parts:
                 raise NotRecordableError(f"{func} writes to part of a constant")
             copy = self._constant(value.clone())
             self._know(value, self.graph.call_function(torch.ops.aten.clone.default, (copy,)))

@@ -189,9 +189,12 @@ def paths(schema: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
 
 
 def _full_path(key: str) -> str:
-    """`budget` for `training.budget`: a last name that only one setting has may stand alone."""
+    """`budget` for `training.budget`, `keys.energy` for `data.keys.energy`: what one section has may stand alone."""
     known = list(paths())
-    if key in known or "." in key:
+    first, dot, rest = key.partition(".")
+    if dot and first not in SECTIONS and first not in known:
+        return f"{_full_path(first)}.{rest}"
+    if key in known or dot:
         return key
     ends = [path for path in known if path.rpartition(".")[2] == key]
     if len(ends) == 1:

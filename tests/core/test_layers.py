@@ -29,7 +29,7 @@ ORDER = (
     ("train",),
     ("calculator",),
     ("simulate",),
-    ("compare",),
+    ("compare", "screen", "explain"),
     ("report", "bench"),
     ("testing", "demonstration"),
     ("commands",),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mlpot.compare.config import read_comparison, trials
 from mlpot.errors import UserError
 from mlpot.train.config import apply_overrides, model_names, read_recipe, resolve, to_yaml
 from mlpot.train.schedule import learning_rate, ramp
@@ -79,7 +80,10 @@ def test_recipes_in_the_repository_are_valid(repository: Path) -> None:
     recipes = sorted((repository / "recipes").glob("*.yaml"))
     assert recipes
     for path in recipes:
-        resolve(read_recipe(path), str(path))
+        if path.stem.startswith("compare-"):
+            assert trials(read_comparison(path, {}), str(path))
+        else:
+            resolve(read_recipe(path), str(path))
 
 
 def test_models_are_known_without_importing_them() -> None:
@@ -100,3 +104,14 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates == pytest.approx([0.005, 0.01, 0.0055, 0.001])
     plateau = training.model_copy(update={"schedule": "plateau"})
     assert learning_rate(plateau, 0.5, 0.25) == pytest.approx(0.0025)
+
+
+def test_names_of_labels_and_units_need_no_section() -> None:
+    values = apply_overrides({"data": {"train": "a.xyz"}}, ["keys.energy=REF_energy", "units.energy=kcal/mol"])
+    config = resolve(values, "command line")
+    assert config.data.keys == {"energy": "REF_energy"}
+    assert config.data.units == {"energy": "kcal/mol"}
+    assert apply_overrides({}, ["model.channels=8", "targets=[gap]"]) == {
+        "model": {"channels": 8},
+        "properties": {"targets": ["gap"]},
+    }
