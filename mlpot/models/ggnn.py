@@ -12,7 +12,6 @@ from mlpot.nn.edge_weights import WEIGHTS, WeightedConfig
 from mlpot.nn.edges import MessageEdges
 from mlpot.nn.linear import linear
 from mlpot.nn.links import Links, weighed_sum
-from mlpot.nn.recurrent import GRU
 
 
 class Config(WeightedConfig):
@@ -47,7 +46,7 @@ class GGNN(GraphNetwork[Weighted]):
         super().__init__(config, nn.Identity(), config.input_channels or max(1, channels // 2))
         self.weights = WEIGHTS[config.edge_weights](self.stack.edges.width)
         self.layers = nn.ModuleList(linear(channels, channels, bias=False) for _ in range(config.n_layers))
-        self.gru = GRU(channels, channels)
+        self.gru = nn.GRUCell(channels, channels)
 
     def prepared(self, edges: MessageEdges) -> Weighted:
         """The same in all layers."""

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from mlpot.models._graph_network import GraphNetwork
 from mlpot.nn.edges import MessageEdges, Slots
 from mlpot.nn.linear import glorot, linear
-from mlpot.nn.recurrent import GRU
 from mlpot.nn.segment import Ends, gather
 from mlpot.nn.stack import StackConfig
 
@@ -45,7 +44,7 @@ class MPNN(GraphNetwork[Kernels]):
         # B follows the W_k. Their sum over k has the variance of a single Glorot matrix.
         matrices = torch.stack([glorot(channels, channels) for _ in range(hidden + 1)])
         self.matrices = nn.Parameter(matrices * (hidden + 1) ** -0.5)  # (K + 1, C, C), from source to message
-        self.gru = GRU(channels, channels)
+        self.gru = nn.GRUCell(channels, channels)
 
     def prepared(self, edges: MessageEdges) -> Kernels:
         """What all layers read of the edges."""
