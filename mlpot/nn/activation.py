@@ -40,48 +40,51 @@ class ShiftedSoftplus(nn.Module):
 
 
 class _Hyperbola(torch.autograd.Function):
-    """½ ((1 + s) x + (1 - s) (√(x² + 1) - 1))."""
+    """(1 - b) x + b √(x² + 1)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.slope = slope
-        root = torch.addcmul(x.new_ones(()), x, x).sqrt_().sub_(1.0)
-        return root.mul_(0.5 * (1.0 - slope)).add_(x, alpha=0.5 * (1.0 + slope))
+    def forward(ctx: Any, x: Tensor, b: float) -> Tensor:
+        root = _root(x)
+        ctx.save_for_backward(x, root)
+        ctx.b = b
+        return torch.lerp(x, root, b)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return grad * _HyperbolaSlope.apply(x, ctx.slope), None
+        x, root = ctx.saved_tensors
+        return grad * _HyperbolaSlope.apply(x, root, ctx.b), None
 
 
 class _HyperbolaSlope(torch.autograd.Function):
-    """Its derivative ½ ((1 + s) + (1 - s) x / √(x² + 1))."""
+    """Its derivative (1 - b) + b x / √(x² + 1); the root is given, as it is known already."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, root: Tensor, b: float) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.slope = slope
-        inverse = torch.addcmul(x.new_ones(()), x, x).rsqrt_()
-        return inverse.mul_(x).mul_(0.5 * (1.0 - slope)).add_(0.5 * (1.0 + slope))
+        ctx.b = b
+        return torch.addcdiv(x.new_full((), 1.0 - b), x, root, value=b)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        inverse = (x * x + 1.0).rsqrt()
-        return grad * (0.5 * (1.0 - ctx.slope)) * (inverse * inverse * inverse), None
+        root = _root(x)
+        return ctx.b * grad / (root * root * root), None, None
+
+
+def _root(x: Tensor) -> Tensor:
+    return torch.addcmul(x.new_ones(()), x, x).sqrt()
 
 
 class SmoothLeakyReLU(nn.Module):
-    """½ ((1 + s) x + (1 - s) (√(x² + 1) - 1)): a leaky ReLU of slope s far below zero, without its kink.
+    """½ (1 + s) x + ½ (1 - s) √(x² + 1): a leaky ReLU, of slope s far below zero, without its kink.
 
-    At a kink forces would jump. It is zero at the origin.
+    At a kink forces would jump. At zero it is ½ (1 - s).
     """
 
     def __init__(self, slope: float = 0.2) -> None:
         super().__init__()
-        self.slope = slope
+        self.b = 0.5 * (1.0 - slope)
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
-        return _Hyperbola.apply(x, self.slope)
+        return _Hyperbola.apply(x, self.b)

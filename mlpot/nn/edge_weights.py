@@ -20,7 +20,7 @@ class WeightedConfig(StackConfig):
         "envelope", description="what a message is weighed by: the envelope alone (1 for bonds), or besides by a gate"
     )
 
-    n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance, of learned weights")
+    n_basis: int = Field(20, ge=1, description="radial functions that expand the distance, of learned weights")
 
     @property
     def n_radial(self) -> int:

@@ -15,7 +15,7 @@ from mlpot.bonds import BondTable
 from mlpot.convert.smiles import ATOM_FEATURES, BOND_FEATURES, width
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
-from mlpot.nn.radial import GaussianBasis, norm, polynomial_cutoff
+from mlpot.nn.radial import SincBasis, norm, polynomial_cutoff
 from mlpot.nn.segment import Ends, gather, segment_sum
 
 N_BOND, N_ATOM = width(BOND_FEATURES), width(ATOM_FEATURES)
@@ -62,7 +62,7 @@ class RadiusEdges(nn.Module):
     def __init__(self, cutoff: float, n_basis: int) -> None:
         super().__init__()
         self.cutoff, self.width = cutoff, n_basis
-        self.basis = GaussianBasis(n_basis, cutoff) if n_basis else None
+        self.basis = SincBasis(n_basis, cutoff) if n_basis else None
 
     def of_pairs(self, graph: AtomsGraph, dtype: torch.dtype) -> Tensor:
         """(P, Q + 1): e(d) f(d) and f(d), once for each pair of the graph."""

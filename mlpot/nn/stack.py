@@ -30,7 +30,7 @@ class StackConfig(BaseModel):
     cutoff: float = Field(5.0, gt=0, description="radius of the neighbourhood, Å")
     channels: int = Field(64, ge=1, description="features of an atom")
     n_layers: int = Field(3, ge=1, description="message-passing layers")
-    n_basis: int = Field(20, ge=2, description="Gaussians that expand the distance, of radius edges")
+    n_basis: int = Field(20, ge=1, description="radial functions that expand the distance, of radius edges")
     residual: Literal["none", "plain", "gated"] = Field("plain", description="how a layer's update joins its input")
     jumping_knowledge: Literal["none", "concat", "max", "lstm"] = Field(
         "none", description="what becomes of the features after each layer: the last are taken, or all are joined"
