@@ -1,9 +1,11 @@
 """Coarsening: graphs that shrink step by step, between messages, read out after each step.
 
-x ← σ(conv(x));  (x, edges) ← a coarser graph;  r ← r + [mean_i x_i, max_i x_i]  (Cangea et al., arXiv:1811.01287). The
-convolutions are Kipf and Welling's, arXiv:1609.02907. Which nodes are kept jumps where two scores or distances change
-places, so that this is for properties, not for energies and forces. Where they are equal, as for equivalent atoms of a
-symmetric molecule, the choice between them may depend on their order.
+x ← σ(conv(x));  (x, edges) ← a coarser graph;  r ← r + [mean_i x_i, max_i x_i]  (Cangea et al., arXiv:1811.01287).
+The convolutions are those of Kipf and Welling, arXiv:1609.02907; σ is SiLU, since ReLU makes nodes equal by zeros.
+
+Which nodes are left jumps where two scores or distances change places, so that this is for properties, not for
+energies and forces. Where they are equal, as for equivalent atoms of a symmetric molecule, the choice between them may
+depend on their order.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class _Sparse(Coarsening):
         nodes = torch.arange(len(graph.x), device=graph.x.device)
         looped = torch.cat([graph.edge_index, nodes.expand(2, -1)], 1)
         weight = torch.cat([graph.edge_weight, graph.edge_weight.new_ones(len(nodes))])
-        return graph._replace(x=F.relu(self.convolutions[step](graph.x, looped, weight)))
+        return graph._replace(x=F.silu(self.convolutions[step](graph.x, looped, weight)))
 
     def _coarser(self, step: int, graph: Graph, positions: Tensor | None) -> tuple[Graph, Tensor]:
         """The coarser graph, and which nodes are left, (N',)."""
@@ -256,7 +258,7 @@ class DiffPool(Coarsening):
         output, auxiliary, kept = x.new_zeros(n_structures, self.out_channels), x.new_zeros(()), []
         for embed, assign in zip(self.embed, self.assign, strict=True):
             looped = adjacency + torch.eye(dense.shape[1], dtype=x.dtype, device=x.device)
-            features = F.relu(embed(dense, looped, there, add_loop=False))
+            features = F.silu(embed(dense, looped, there, add_loop=False))
             logits = assign(dense, looped, add_loop=False)
             auxiliary = auxiliary + losses(adjacency, logits, there)
             assignment = torch.softmax(logits, -1) * there[:, :, None]

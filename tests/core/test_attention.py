@@ -15,8 +15,8 @@ from mlpot.errors import UserError
 from mlpot.nn.attention import (
     Additive,
     Attended,
-    Multiplicative,
     MultiHead,
+    Multiplicative,
     edge_softmax,
     join_heads,
     scaled_dot_product,
