@@ -156,7 +156,7 @@ class SelfAttention(TopK):
 class NearestNeighbours(_Sparse):
     """Centres far from each other, each with the maximum over its nearest nodes (PointNet++, arXiv:1706.02413).
 
-    ⌈ratio n⌉ centres come by farthest-point sampling, from the node nearest to the mean of all. Each takes in its
+    ⌈ratio n⌉ centres come by farthest-point sampling (fewer where nodes are equal). Each takes in its
     `n_neighbors` nearest nodes, and those to which it is the nearest centre, so that none is lost; centres then hear
     their `n_neighbors` nearest others. Near is in space where positions are given (Å; without periodic images), else
     between features.
@@ -207,20 +207,25 @@ def farthest_points(
     there: Tensor,  # (S, n), False in padding
     ratio: float,
 ) -> tuple[Tensor, Tensor]:  # (S, m) int64, and (S, m) bool, False in padding
-    """⌈ratio n⌉ points of each structure: the one nearest to the mean, then each time that farthest from all chosen."""
+    """⌈ratio n⌉ points of each structure: the one nearest to the mean, then each time that farthest from all chosen.
+
+    Fewer where all others are where one of these is already: of equal ones rounding would choose.
+    """
     counts = there.sum(1)
     wanted = (counts.double() * ratio).ceil()
     mean = (points * there[:, :, None]).sum(1) / counts.clamp(min=1)[:, None]
     from_mean = (points - mean[:, None]).square().sum(2).masked_fill(~there, torch.inf)
-    chosen = [from_mean.argmin(1)]
+    width = distances.masked_fill(~(there[:, :, None] & there[:, None]), 0.0).amax((1, 2))
+    least = width * math.sqrt(torch.finfo(width.dtype).eps)
+    chosen, real = [from_mean.argmin(1)], [counts > 0]
     rows = torch.arange(len(points), device=points.device)
-    gap = torch.full_like(from_mean, torch.inf).masked_fill(~there, -1.0)
-    for _ in range(int(wanted.max()) - 1):
+    gap = torch.full_like(from_mean, torch.inf).masked_fill(~there, 0.0)  # to the nearest of those chosen
+    for step in range(1, int(wanted.max())):
         gap = torch.minimum(gap, distances[rows, chosen[-1]])
-        gap[rows, chosen[-1]] = -1.0  # not twice, even where several points are at one place
-        chosen.append(gap.argmax(1))
-    centres = torch.stack(chosen, 1)
-    return centres, torch.arange(len(chosen), device=points.device) < wanted[:, None]
+        farthest, where = gap.max(1)
+        chosen.append(where)
+        real.append((farthest > least) & (wanted > step))
+    return torch.stack(chosen, 1), torch.stack(real, 1)
 
 
 class DiffPool(Coarsening):

@@ -6,16 +6,21 @@ import math
 import sys
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from ase import Atoms
+from ase.build import molecule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
 from mlpot.errors import UserError
+from mlpot.graph import AtomsGraph
 from mlpot.nn import coarsening as module
 from mlpot.nn.coarsening import COARSENINGS, Coarsened, Coarsening, DiffPool, NearestNeighbours, coarsening, losses
+from mlpot.nn.radial import cosine_cutoff, norm
 
 pyg = pytest.importorskip("torch_geometric.nn")
 utils = pytest.importorskip("torch_geometric.utils")
@@ -94,7 +99,7 @@ def test_the_order_of_atoms_does_not_matter(name: str, in_space: bool, sizes: li
     assert found.output.shape == (len(sizes), model.out_channels)
     torch.testing.assert_close(moved.output, found.output)
     torch.testing.assert_close(moved.auxiliary, found.auxiliary)
-    if name in ("topk", "sag"):  # for knn see below
+    if name in ("topk", "sag"):  # for knn either of two nodes may be the centre of both
         for kept, again in zip(found.kept, moved.kept, strict=True):
             assert set(order[again].tolist()) == set(kept.tolist())
     if name == "diffpool":
@@ -241,10 +246,28 @@ def test_places_in_space_do_not_depend_on_where_and_how_a_molecule_lies() -> Non
     assert not torch.allclose(model(*batch._replace(positions=batch.positions.flip(0))).output, model(*batch).output)
 
 
-def test_atoms_at_one_place_are_chosen_once() -> None:
-    batch = Batch.of([6])
-    found = build("knn", ratio=1.0)(*batch._replace(positions=torch.zeros_like(batch.positions)))
-    assert sorted(found.kept[1].tolist()) == list(range(6))
+def test_of_atoms_at_one_place_one_is_chosen() -> None:
+    batch = Batch.of([6, 4])
+    places = batch.positions[[0, 1, 0, 1, 0, 0, 6, 7, 8, 9]]
+    kept = build("knn", ratio=1.0, n_steps=1)(*batch._replace(positions=places)).kept[0]
+    assert sorted(places[kept].tolist()) == sorted(places[[0, 1, 6, 7, 8, 9]].tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["CH4", "C6H6", "C2H6", "trans-butane", "CH3SCH3"])
+def test_equivalent_atoms_may_be_permuted(name: str, dtype: torch.dtype) -> None:
+    """Their features are equal but for rounding, which must not choose between them."""
+    atoms, model = molecule(name), build("knn", dtype)
+    embedding = torch.randn(20, C, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+    def output(atoms: Atoms) -> Tensor:
+        graph = AtomsGraph.from_ase(atoms, 3.0)
+        weight = cosine_cutoff(norm(graph.edge_vectors()), 3.0).to(dtype)
+        return model(embedding[graph.numbers], graph.edge_index, weight, graph.batch, 1).output
+
+    expected, random = output(atoms), np.random.default_rng(0)
+    for _ in range(5):
+        torch.testing.assert_close(output(atoms[random.permutation(len(atoms))]), expected)
 
 
 @pytest.mark.parametrize(("name", "in_space"), CASES)
