@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from mlpot.errors import UserError, unknown
 from mlpot.graph import AtomsGraph
 from mlpot.model import Model
-from mlpot.nn.heads import HEADS, Inputs
-from mlpot.nn.pooling import READOUTS
+from mlpot.nn.heads import POOLS, Coarse, Inputs, head
 from mlpot.potential import Potential
 from mlpot.structure import MAX_NUMBER
 from mlpot.target import Target
@@ -51,8 +50,8 @@ class PropertyConfig(BaseModel):
     @field_validator("readout")
     @classmethod
     def _known(cls, readout: str) -> str:
-        if readout not in READOUTS:
-            raise ValueError(str(unknown("readout", readout, READOUTS)))
+        if readout not in POOLS:
+            raise ValueError(str(unknown("readout", readout, POOLS)))
         return readout
 
 
@@ -86,8 +85,10 @@ class PropertyModel(Model):
         for name, parameter in backbone.named_parameters():
             if "readout" in name.split("."):
                 parameter.requires_grad_(False)  # it serves the energy alone
-        inputs = Inputs(backbone.channels, backbone.vector_channels, self.cutoff, config.readout, config.dropout)
-        self.heads = nn.ModuleList(HEADS[target.kind](target, inputs) for target in self.targets)
+        bonds = "positions" not in self.needs
+        channels = backbone.channels, backbone.vector_channels
+        inputs = Inputs(*channels, self.cutoff, bonds, config.readout, config.dropout)
+        self.heads = nn.ModuleList(head(target, inputs) for target in self.targets)
         self._references = [_table(self.scale(target)) for target in self.targets]
         self.restrict_to(backbone.elements)
 
@@ -120,8 +121,19 @@ class PropertyModel(Model):
 
     def forward(self, graph: AtomsGraph) -> dict[str, Tensor]:
         """The heads' answers by target, (S,), (S, 3), (S, 3, 3) or logits (S,), (S, classes), in the model's dtype."""
+        return self.with_losses(graph)[0]
+
+    def with_losses(self, graph: AtomsGraph) -> tuple[dict[str, Tensor], Tensor]:
+        """`forward`'s answers, and the losses of the heads themselves (DiffPool's), (); zero where they have none."""
         features = self.backbone.features(graph)
-        return {target.name: head(features, graph) for target, head in zip(self.targets, self.heads, strict=True)}
+        answers, losses = {}, features.scalars.new_zeros(())
+        for target, own in zip(self.targets, self.heads, strict=True):
+            if isinstance(own, Coarse):
+                answers[target.name], loss = own.with_losses(features, graph)
+                losses = losses + loss
+            else:
+                answers[target.name] = own(features, graph)
+        return answers, losses
 
     def offset(self, target: Target, graph: AtomsGraph) -> Tensor:
         """shift + Σ_i references[Z_i], (S,) float64."""

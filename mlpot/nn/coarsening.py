@@ -54,6 +54,8 @@ class Coarsening(nn.Module):
     Raises UserError for settings out of range, and where torch_geometric is not installed.
     """
 
+    has_losses = False  # of its own
+
     def __init__(self, channels: int, ratio: float = 0.5, n_steps: int = 2) -> None:
         super().__init__()
         _positive(channels=channels, n_steps=n_steps)
@@ -236,6 +238,8 @@ class DiffPool(Coarsening):
     entropy of the rows of S, added up over the steps, as torch_geometric has it for one structure; for several it is
     their mean here, with no part in it of padding.
     """
+
+    has_losses = True
 
     def __init__(self, channels: int, ratio: float = 0.5, n_steps: int = 2, n_atoms: int = 20) -> None:
         super().__init__(channels, ratio, n_steps)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mlpot.graph import AtomsGraph
 from mlpot.model import Features
+from mlpot.nn.coarsening import COARSENINGS, coarsening
 from mlpot.nn.constant import Constant
 from mlpot.nn.linear import Stack
 from mlpot.nn.pooling import READOUTS
@@ -27,7 +28,8 @@ class Inputs(NamedTuple):
     channels: int  # scalars of an atom
     vectors: int  # vectors of an atom
     cutoff: float  # Å
-    readout: str  # name of a readout, see `mlpot.nn.pooling`
+    bonds: bool  # whether the network sends along bonds alone
+    readout: str  # name of a readout (`mlpot.nn.pooling`) or of a coarsening (`mlpot.nn.coarsening`)
     dropout: float
 
 
@@ -79,6 +81,38 @@ class Pooled(nn.Module):
         """(S,), or (S, classes)."""
         answer = self.out(self.pool(features.scalars, graph.batch, graph.n_structures))
         return answer if self.many else answer[:, 0]
+
+
+class Coarse(nn.Module):
+    """The same of graphs that are made coarser step by step (`mlpot.nn.coarsening`).
+
+    Edges are bonds, each of weight 1, for networks that read bonds alone, and else the pairs within the cutoff,
+    weighted by its envelope.
+    """
+
+    def __init__(self, target: Target, inputs: Inputs) -> None:
+        super().__init__()
+        self.pool = coarsening(inputs.readout, inputs.channels)
+        self.bonds, self.cutoff = inputs.bonds, inputs.cutoff
+        self.many = target.kind == "classes"
+        self.out = network(inputs._replace(channels=self.pool.out_channels), target.classes if self.many else 1)
+
+    def forward(self, features: Features, graph: AtomsGraph) -> Tensor:
+        """(S,), or (S, classes)."""
+        return self.with_losses(features, graph)[0]
+
+    def with_losses(self, features: Features, graph: AtomsGraph) -> tuple[Tensor, Tensor]:
+        """The same, and the losses of the coarsening itself, ()."""
+        x, around = features.scalars, (graph.batch, graph.n_structures)
+        if self.bonds:
+            assert graph.bonds is not None
+            found = self.pool(x, graph.bonds.index, None, *around)
+        else:
+            # Positions choose which atoms are left, and nothing else depends on them here.
+            weight = cosine_cutoff(norm(graph.edge_vectors()), self.cutoff).to(x.dtype)
+            found = self.pool(x, graph.edge_index, weight, *around, graph.positions.to(x.dtype))
+        answer = self.out(found.output)
+        return answer if self.many else answer[:, 0], found.auxiliary
 
 
 class Dipole(nn.Module):
@@ -170,13 +204,19 @@ class Polarizability(nn.Module):
         return scalars.new_zeros(graph.n_atoms, 3, 3).index_add(0, target, outer)
 
 
-HEADS: dict[str, type[AtomSum | Pooled | Dipole | Extent | Polarizability]] = {
+POOLS = (*READOUTS, *COARSENINGS)
+
+HEADS: dict[str, type[nn.Module]] = {
     "extensive": AtomSum,
-    "intensive": Pooled,
-    "binary": Pooled,
-    "classes": Pooled,
     "vector": Dipole,
     "magnitude": Length,
     "extent": Extent,
     "tensor": Polarizability,
 }
+
+
+def head(target: Target, inputs: Inputs) -> nn.Module:
+    """The head of a target: by its kind, and by how atoms are pooled for an intensive one or for classes."""
+    if target.kind in HEADS:
+        return HEADS[target.kind](target, inputs)
+    return (Coarse if inputs.readout in COARSENINGS else Pooled)(target, inputs)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mlpot.data.loader import Batch
 from mlpot.errors import UserError
 from mlpot.model import Model
+from mlpot.nn.coarsening import COARSENINGS
 from mlpot.property_model import PropertyModel
 from mlpot.target import Target
 from mlpot.train.config import PropertiesConfig
@@ -25,20 +26,27 @@ class Answer(NamedTuple):
     raw: Mapping[str, Tensor]  # the heads' own numbers and logits
     expected: Mapping[str, Tensor]  # the labels on the same scale; NaN where missing
     values: Mapping[str, Tensor]  # in the targets' units
+    losses: Tensor | None = None  # of the heads themselves, (); beside those of the targets
 
 
 class PropertyObjective:
-    """Σ_t w_t mean over the labels present of l((y - ŷ) / spread_t), or of the cross-entropy for classes."""
+    """Σ_t w_t mean over the labels present of l((y - ŷ) / spread_t), or of the cross-entropy for classes.
+
+    A coarsening with losses of its own adds their mean over the structures, in training; they choose no checkpoint.
+    """
 
     def __init__(self, config: PropertiesConfig, targets: tuple[Target, ...]) -> None:
         self.config, self.targets = config, targets
-        self.names = tuple(target.name for target in targets)
+        pool = COARSENINGS.get(config.readout)
+        self.own = ("coarsening",) if pool is not None and pool.has_losses else ()
+        self.names = (*(target.name for target in targets), *self.own)
         self.weights = torch.tensor([config.weights.get(name, 1.0) for name in self.names], dtype=torch.float64)
 
     def totals(self, batch: Batch) -> Tensor:
-        """(T,): weights of the frames that carry each target."""
+        """(T,): weights of the frames that carry each target; of all frames for the coarsening's own losses."""
         weight = batch.labels.weight
-        return torch.stack([(weight * present(batch, target)).sum() for target in self.targets])
+        carried = [(weight * present(batch, target)).sum() for target in self.targets]
+        return torch.stack([*carried, *(weight.sum() for _ in self.own)])
 
     def predict(self, model: Model, batch: Batch, create_graph: bool) -> Answer:
         """The heads' answers, and the labels scaled to them."""
@@ -46,7 +54,7 @@ class PropertyObjective:
             raise UserError(f"{type(model).__name__} predicts no properties.")
         model.check(batch.graph)
         with torch.set_grad_enabled(create_graph):
-            raw = model(batch.graph)
+            raw, losses = model.with_losses(batch.graph)
         expected = {}
         for target in self.targets:
             label = batch.labels.properties[target.name]
@@ -54,7 +62,8 @@ class PropertyObjective:
                 label = label - (model.offset(target, batch.graph) if not target.shape else 0.0)
                 label = label / model.scale(target).scale
             expected[target.name] = label
-        return Answer(raw, expected, model.values({name: value.detach() for name, value in raw.items()}, batch.graph))
+        values = model.values({name: value.detach() for name, value in raw.items()}, batch.graph)
+        return Answer(raw, expected, values, losses)
 
     def loss(self, prediction: Answer, batch: Batch, progress: float, totals: Tensor) -> tuple[Tensor, Tensor]:
         """The sum over the targets, and each target's mean."""
@@ -66,6 +75,8 @@ class PropertyObjective:
                 continue
             each = self._each(target, prediction.raw[target.name][there], prediction.expected[target.name][there])
             values.append((each * batch.labels.weight[there]).sum() / totals[place])
+        if self.own and prediction.losses is not None:
+            values.append(prediction.losses.to(torch.float64) * batch.labels.weight.sum() / totals[-1])
         terms = torch.stack(values)
         return (terms * self.weights.to(terms.device)).sum(), terms.detach()
 
@@ -80,7 +91,8 @@ class PropertyObjective:
 
     def total(self, means: Tensor) -> float:
         """The weighted sum."""
-        return float((means * self.weights.to(means.device)).sum())
+        n = len(self.targets)
+        return float((means[:n] * self.weights[:n].to(means.device)).sum())
 
     def table(self) -> ScoreTable:
         """An empty table."""
