@@ -15,6 +15,7 @@ from mlpot.allocator import keep_freed_memory
 from mlpot.commands.bench import accuracy, speed
 from mlpot.commands.compare import compare
 from mlpot.commands.data_convert import convert
+from mlpot.commands.data_fetch import fetch
 from mlpot.commands.data_inspect import inspect
 from mlpot.commands.demo import demo
 from mlpot.commands.evaluate import evaluate
@@ -36,7 +37,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(help="Look into files of labelled structures, and convert them.", no_args_is_help=True)
+data = typer.Typer(
+    help="Look into files of labelled structures, convert them, fetch published ones.", no_args_is_help=True
+)
 bench = typer.Typer(help="Time models on standard systems; run recipes again.", no_args_is_help=True)
 _COMMANDS: tuple[Callable[..., None], ...] = (
     train,
@@ -50,7 +53,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     models,
     demo,
 )
-_DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert)
+_DATA_COMMANDS: tuple[Callable[..., None], ...] = (inspect, convert, fetch)
 for command in _COMMANDS:
     app.command()(command)
 for command in _DATA_COMMANDS:

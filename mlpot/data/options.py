@@ -26,7 +26,7 @@ class ReadOptions(BaseModel):
 
     keys: names in the file, e.g. ``{"energy": "REF_energy"}`` for the labels in KEYS. units: units in the file of
     "energy", "forces", "stress" and "length". index: a slice, e.g. ":100" or "::10". embed: give molecules of a table
-    coordinates (rdkit).
+    coordinates (rdkit). uncharacterized: keep the molecules of QM9 that failed its consistency check.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +36,7 @@ class ReadOptions(BaseModel):
     index: str = ":"
     theory: str = ""
     embed: bool = False
+    uncharacterized: bool = False
 
     def validated(self, where: str, own_names: bool = False) -> ReadOptions:
         """Itself; UserError for a label, quantity, unit or index that is not known.

@@ -96,6 +96,8 @@ class Reading:
         self.options = (options or ReadOptions()).validated(str(self.file), own_names)
         if self.options.embed and not own_names:
             raise UserError(f"{self.file}: embed is for tables of molecules; {self.module.FORMAT} has positions.")
+        if self.options.uncharacterized and not getattr(self.module, "DOUBTFUL", False):
+            raise UserError(f"{self.file}: uncharacterized is for QM9; this file is {self.module.FORMAT}.")
         self.targets: tuple[Target, ...] = self._targets()
         self.notes: list[str] = []
         self.counts = dict.fromkeys(LABELS, 0)
@@ -111,7 +113,14 @@ class Reading:
     def _targets(self) -> tuple[Target, ...]:
         """The properties of a source that states any."""
         find = getattr(self.module, "targets", None)
-        return find(self.file, self.options) if find is not None else ()
+        try:
+            return find(self.file, self.options) if find is not None else ()
+        except UserError:
+            raise
+        except Exception as error:  # as below
+            raise UserError(
+                f"{self.file}: cannot be read as {self.module.FORMAT} ({error}). The file may be damaged or cut short."
+            ) from error
 
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._chosen():

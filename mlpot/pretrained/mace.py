@@ -13,11 +13,11 @@ from torch import Tensor
 from mlpot import models
 from mlpot.compose import ReferenceEnergies, Scaled, Sum
 from mlpot.errors import UserError
+from mlpot.inert import Inert, read
 from mlpot.models.mace import MACE, Block
 from mlpot.nn.scaled import SILU_SCALE, Mix
 from mlpot.nn.symmetric import symmetric_basis
 from mlpot.potential import Potential
-from mlpot.pretrained.inert import Inert, read
 
 FORMAT = "model of mace-torch"
 _MODELS = ("ScaleShiftMACE", "MACE")

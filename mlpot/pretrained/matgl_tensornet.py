@@ -16,9 +16,9 @@ from torch import Tensor
 from mlpot import models
 from mlpot.compose import ReferenceEnergies, Scaled, Sum
 from mlpot.errors import UserError
+from mlpot.inert import read
 from mlpot.models.tensornet import TensorNet
 from mlpot.potential import Potential
-from mlpot.pretrained.inert import read
 from mlpot.structure import SYMBOLS
 
 FORMAT = "TensorNet of matgl"

@@ -58,6 +58,7 @@ class DataConfig(Section):
     keys: dict[str, str] = Field({}, description="names of labels in the file, e.g. {energy: REF_energy}")
     units: dict[str, str] = Field({}, description="units in the file, e.g. {energy: kcal/mol, forces: kcal/mol/Å}")
     embed: bool = Field(False, description="give molecules of a table coordinates: a conformer of rdkit's")
+    uncharacterized: bool = Field(False, description="QM9: keep the molecules that failed its consistency check")
     theory: str = Field("", description="level of theory of the labels, kept with the model")
     reference_energies: str | dict[str, float] = Field(
         "auto", description="auto, isolated_atoms, least_squares, none, or {H: -13.6, ...} in eV"

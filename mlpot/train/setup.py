@@ -60,7 +60,13 @@ def prepare(config: Config) -> Prepared:
     """Open, split and look at the data, and build the potential. Same settings and seed give the same result."""
     notes: list[str] = []
     data = config.data
-    options = ReadOptions(keys=data.keys, units=data.units, theory=data.theory, embed=data.embed)
+    options = ReadOptions(
+        keys=data.keys,
+        units=data.units,
+        theory=data.theory,
+        embed=data.embed,
+        uncharacterized=data.uncharacterized,
+    )
     whole = _open(data.train, options)
     train, valid, chosen = _split(config, whole, options)
     test = _open(data.test, options) if isinstance(data.test, str) else None

@@ -15,7 +15,7 @@ import mlpot
 
 PACKAGE = Path(mlpot.__file__).parent
 ORDER = (
-    ("errors", "units", "target", "structure", "device", "allocator"),
+    ("errors", "units", "target", "structure", "device", "allocator", "inert"),
     ("neighbors",),
     ("convert", "bonds"),
     ("graph",),

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import mlpot
+from mlpot import inert
 from mlpot.convert.ase import to_voigt
 from mlpot.errors import UserError
 from mlpot.models import mace
 from mlpot.nn.symmetric import symmetric_basis
-from mlpot.pretrained import inert
 from mlpot.pretrained.mace import parameters
 from mlpot.structure import Structure
 

@@ -12,9 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import mlpot
+from mlpot import inert
 from mlpot.cli import app
 from mlpot.errors import UserError
-from mlpot.pretrained import inert, readers
+from mlpot.pretrained import readers
 from mlpot.pretrained.mace import _converted
 
 PART = "data.pkl"

@@ -1,13 +1,17 @@
-"""What all forms of QM9 share: names, kinds and units of its properties, and the energies of its free atoms.
+"""What all forms of QM9 share: names, kinds and units of its properties, energies of free atoms, doubtful molecules.
 
 Ramakrishnan et al., Sci. Data 1, 140022 (2014): B3LYP/6-31G(2df,p). Published in GHz, D, a0³, Hartree, a0², cal/mol/K.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 
+from mlpot.data.frame import Frame
+from mlpot.data.options import ReadOptions
 from mlpot.errors import UserError
 from mlpot.target import Target
 from mlpot.units import BOHR, DEBYE, HARTREE, KCAL_PER_MOL
@@ -43,6 +47,43 @@ _ATOMS = {
 # Target -> atomic number -> what the free atom contributes, in the target's unit.
 REFERENCES = {name: {z: value * HARTREE for z, value in atoms.items()} for name, atoms in _ATOMS.items()}
 REFERENCES["cv"] = dict.fromkeys((1, 6, 7, 8, 9), 2.981 * KCAL_PER_MOL / 1000)
+SHOWN = 5
+Molecules = Iterator[tuple[Frame, tuple[str, ...]]]
+
+
+@functools.cache
+def uncharacterized() -> frozenset[int]:
+    """Numbers of the 3,054 molecules whose relaxed geometry is not the molecule it was meant to be.
+
+    They failed the set's own consistency check (its file uncharacterized.txt), and studies leave them out.
+    """
+    text = resources.files("mlpot.data").joinpath("qm9_uncharacterized.txt").read_text(encoding="ascii")
+    return frozenset(map(int, text.split()))
+
+
+def characterized(molecules: Molecules, options: ReadOptions) -> Molecules:
+    """The molecules named gdb_NUMBER that passed the check, or all with `options.uncharacterized`; noted at the end."""
+    doubtful: list[str] = []
+    waiting: tuple[Frame, tuple[str, ...]] | None = None  # the last comes with what is known of all
+    for frame, notes in molecules:
+        name = str(frame.info["name"])
+        if int(name.removeprefix("gdb_")) in uncharacterized():
+            doubtful.append(name)
+            if not options.uncharacterized:
+                continue
+        if waiting is not None:
+            yield waiting
+        waiting = frame, notes
+    if not doubtful:
+        found = "none of the set's 3,054 uncharacterised molecules is among these"
+    else:
+        shown = ", ".join(doubtful[:SHOWN]) + (f" and {len(doubtful) - SHOWN} more" if len(doubtful) > SHOWN else "")
+        what = "kept" if options.uncharacterized else "left out; uncharacterized=true keeps them"
+        found = f"{len(doubtful)} of the set's 3,054 uncharacterised molecules are here ({shown}): {what}"
+    if waiting is None:
+        raise UserError(f"no molecule is left: {found}.")
+    frame, notes = waiting
+    yield frame, (*notes, found)
 
 
 def number(text: str) -> float:

@@ -1,4 +1,4 @@
-"""ASE's own files: trajectories (.traj) and databases (.db), and databases as schnetpack writes them.
+"""ASE's own files: trajectories (.traj) and databases (.db), and databases as schnetpack writes them (QM9 is one).
 
 Both hold JSON and plain arrays; opening them runs no code from the file.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,31 @@ from mlpot.convert import ase as convert
 from mlpot.data.frame import Frame
 from mlpot.data.options import KEYS as KEYS
 from mlpot.data.options import ReadOptions
-from mlpot.data.sources import _labels
+from mlpot.data.sources import _labels, _qm9
 from mlpot.errors import UserError
+from mlpot.target import Target
 
 FORMAT = "ASE trajectory or database (.traj, .db)"
 SUFFIXES = (".traj", ".db")
+_QM9 = {
+    "rotational_constant_A": "A",
+    "rotational_constant_B": "B",
+    "rotational_constant_C": "C",
+    "dipole_moment": "mu",
+    "isotropic_polarizability": "alpha",
+    "homo": "homo",
+    "lumo": "lumo",
+    "gap": "gap",
+    "electronic_spatial_extent": "r2",
+    "zpve": "zpve",
+    "energy_U0": "u0",
+    "energy_U": "u298",
+    "enthalpy_H": "h298",
+    "free_energy": "g298",
+    "heat_capacity": "cv",
+}
+# What schnetpack states for the units that QM9 was published in.
+_QM9_UNITS = {"GHz", "D", "Debye", "a0^3", "Ha", "Hartree", "a0^2", "a0 a0 a0", "a0 a0", "cal/mol/K"}
 _STRUCTURE = ("numbers", "positions", "momenta", "tags", "initial_magmoms", "initial_charges")
 _FRAME_RESULTS = ("energy", "stress", "free_energy")
 
@@ -76,6 +97,17 @@ def _database(path: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any],
             )
 
 
+def targets(path: Path, options: ReadOptions) -> tuple[Target, ...]:
+    """All of QM9's properties, where the file is a database of them in the units they were published in."""
+    import ase.db
+
+    if not _is_database(path):
+        return ()
+    with ase.db.connect(path, type="db", append=True, use_lock_file=False) as database:
+        stated = dict(database.metadata.get("_property_unit_dict", {}))
+    return _qm9.TARGETS if set(_QM9) <= set(stated) and set(map(stated.get, _QM9)) <= _QM9_UNITS else ()
+
+
 def _of_frame(results: Mapping[str, Any]) -> dict[str, Any]:
     return {key: results[key] for key in _FRAME_RESULTS if results.get(key) is not None}
 
@@ -94,6 +126,7 @@ def _extra(atoms: Any) -> dict[str, Any]:
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
     """The frames, with notes on what was converted."""
+    is_qm9 = bool(targets(path, options))
     for number, (atoms, info, arrays, stated) in enumerate(_rows(path)):
         where = f"{path}: frame {number}"
         try:
@@ -102,7 +135,9 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
             raise UserError(f"{where}: {error}") from None
         # A database states units by its own names; what counts is the unit of the value the user named.
         named = {label: stated[key] for label in units.INTERNAL if (key := options.keys.get(label, label)) in stated}
-        yield _labels.labelled(structure, info, arrays, options, where, named)
+        properties = _qm9.converted({ours: float(info[theirs]) for theirs, ours in _QM9.items()}) if is_qm9 else {}
+        frame, notes = _labels.labelled(structure, info, arrays, options, where, named)
+        yield replace(frame, properties=properties), notes
 
 
 def held(path: Path) -> tuple[Counter[str], Counter[str]]:

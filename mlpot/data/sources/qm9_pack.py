@@ -19,6 +19,7 @@ from mlpot.target import Target
 FORMAT = "QM9 of qm9pack (.csv, .csv.gz)"
 SUFFIXES = (".csv", ".gz")
 KEYS = ()
+DOUBTFUL = True  # some of its molecules are
 COLUMNS = {
     "A": "RotA_GHz",
     "B": "RotB_GHz",
@@ -59,7 +60,11 @@ def targets(path: Path, options: ReadOptions) -> tuple[Target, ...]:
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
-    """The molecules, with a note on units."""
+    """The molecules, with notes on units and on those that are left out."""
+    return _qm9.characterized(_molecules(path), options)
+
+
+def _molecules(path: Path) -> _qm9.Molecules:
     note = f"QM9: GHz, D, a0³, Hartree, a0², cal/mol/K -> GHz, e·Å, Å³, eV, Å², eV/K; {_qm9.THEORY}"
     with _opened(path) as file:
         for row in csv.DictReader(file):

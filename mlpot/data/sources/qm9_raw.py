@@ -18,6 +18,7 @@ from mlpot.target import Target
 FORMAT = "QM9, raw (dsgdb9nsd_*.xyz or their .tar.bz2)"
 SUFFIXES = (".xyz", ".bz2")
 KEYS = ()
+DOUBTFUL = True  # some of its molecules are
 _HEAD = re.compile(r"\A\s*\d+\s*\ngdb \d+")
 
 
@@ -53,7 +54,11 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, ...]]]:
-    """The molecules, with a note on units."""
+    """The molecules, with notes on units and on those that are left out."""
+    return _qm9.characterized(_molecules(path), options)
+
+
+def _molecules(path: Path) -> _qm9.Molecules:
     note = f"QM9: GHz, D, a0³, Hartree, a0², cal/mol/K -> GHz, e·Å, Å³, eV, Å², eV/K; {_qm9.THEORY}"
     for where, text in _texts(path):
         lines = text.splitlines()
@@ -82,5 +87,5 @@ def _molecule(block: list[str], n: int, where: str) -> Frame:
 
 def held(path: Path) -> tuple[Counter[str], Counter[str]]:
     """The properties, each of every molecule."""
-    n = sum(1 for _ in read(path, ReadOptions()))
+    n = sum(1 for _ in _molecules(path))
     return Counter(dict.fromkeys(_qm9.FACTORS, n)), Counter()
