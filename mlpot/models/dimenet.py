@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mlpot.graph import AtomsGraph
 from mlpot.model import Features
+from mlpot.nn.activation import silu
 from mlpot.nn.linear import orthogonal
 from mlpot.nn.radial import norm
 from mlpot.nn.segment import PairEdges, bag, gather
@@ -63,7 +63,20 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(E, H) -> (E, H)."""
-        return x + F.silu(self.second(F.silu(self.first(x))))
+        return x + silu(self.second(silu(self.first(x))))
+
+
+class Bottleneck(nn.Module):
+    """W₂ W₁ through few channels. Without a bias: what the envelope takes to zero stays zero."""
+
+    def __init__(self, n_in: int, narrow: int, n_out: int) -> None:
+        super().__init__()
+        self.first, self.second = orthogonal(n_in, narrow, bias=False), orthogonal(narrow, n_out, bias=False)
+
+    @property
+    def matrix(self) -> Tensor:
+        """What the basis is multiplied by, (n_in, n_out)."""
+        return self.first.weight.T @ self.second.weight.T
 
 
 class Embedding(nn.Module):
@@ -82,23 +95,22 @@ class Embedding(nn.Module):
         target, source, edge = self.mix.weight.chunk(3, 1)
         h, edges = self.atom(numbers), geometry.edges
         ends = gather(h @ target.T + self.mix.bias, edges.targets()) + gather(h @ source.T, edges.sources())
-        return F.silu(torch.addmm(ends, F.silu(self.rbf(geometry.rbf)), edge.T))
+        return silu(torch.addmm(ends, silu(self.rbf(geometry.rbf)), edge.T))
 
 
 class Interaction(nn.Module):
-    """m_ji ← m_ji + ... of σ(W m_ji) + σ(W_up Σ_k σ(W_down (σ(W m_kj) ∘ W e_RBF)) ∘ W e_SBF)  (figure 1 of the second).
+    """h = σ(W m_ji) + σ(W_up Σ_k σ(W_down (σ(W m_kj) ∘ W₂ W₁ e_RBF)) ∘ W₂ W₁ e_SBF), m_ji ← res(σ(W res(h)) + m_ji).
 
-    e_SBF is a product of a function of d_kj and one of the angle, summed over degrees l: the first part is multiplied
-    with the messages while they are as few as edges.
+    Figure 1 of the second paper. e_SBF is a sum over degrees l of a function of d_kj times one of the angle: the first
+    is multiplied with the message k -> j once an edge, the second enters the sum over k as a matrix.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         channels, narrow, small = config.channels, config.triplet_channels, config.basis_channels
         self.shape = (config.n_spherical, config.n_basis, narrow)
-        self.rbf = nn.ModuleList([orthogonal(config.n_basis, small, False), orthogonal(small, channels, False)])
-        n_basis = config.n_spherical * config.n_basis
-        self.sbf = nn.ModuleList([orthogonal(n_basis, small, False), orthogonal(small, narrow, False)])
+        self.rbf = Bottleneck(config.n_basis, small, channels)
+        self.sbf = Bottleneck(config.n_spherical * config.n_basis, small, narrow)
         self.kj, self.ji = orthogonal(channels, channels), orthogonal(channels, channels)
         self.down, self.up = orthogonal(channels, narrow, False), orthogonal(narrow, channels, False)
         self.before_skip = nn.Sequential(*(Residual(channels) for _ in range(config.n_before_skip)))
@@ -108,12 +120,11 @@ class Interaction(nn.Module):
     def forward(self, m: Tensor, geometry: Geometry) -> Tensor:
         """(E, H) -> (E, H)."""
         triplets = geometry.triplets
-        rbf = self.rbf[1].weight @ self.rbf[0].weight  # (H, n_basis)
-        sbf = self.sbf[0].weight.T @ self.sbf[1].weight.T  # (n_spherical n_basis, D)
-        sent = F.silu(self.down(F.silu(self.kj(m)) * (geometry.rbf @ rbf.T)))  # (E, D)
-        sent = torch.bmm(geometry.radial, sbf.view(self.shape)) * triplets.slots(sent)  # (n_spherical, T, D)
-        h = F.silu(self.ji(m)) + F.silu(self.up(triplets.sum(geometry.angular, sent)))
-        return self.after_skip(F.silu(self.mix(self.before_skip(h))) + m)
+        sent = silu(self.down(silu(self.kj(m)) * (geometry.rbf @ self.rbf.matrix)))  # (E, D)
+        filters = torch.bmm(geometry.radial, self.sbf.matrix.view(self.shape))  # (n_spherical, T, D)
+        heard = triplets.sum(geometry.angular, filters * triplets.slots(sent))  # (E, D)
+        h = silu(self.ji(m)) + silu(self.up(heard))
+        return self.after_skip(silu(self.mix(self.before_skip(h))) + m)
 
 
 class Output(nn.Module):
@@ -130,12 +141,12 @@ class Output(nn.Module):
         """(E, H) -> (N, output_channels)."""
         t = self.up(bag(self.rbf(geometry.rbf) * m, geometry.edges.targets()))
         for layer in self.layers:
-            t = F.silu(layer(t))
+            t = silu(layer(t))
         return t
 
 
 class DimeNet(Potential):
-    """Messages m_ji of edges, refined by interactions; after each block an output block's t_i, and E_i = Σ_blocks w · t_i.
+    """Messages m_ji of edges, refined by interactions. After each an output block's t_i, and E_i = Σ_blocks w · t_i.
 
     The envelope multiplies both bases. A message itself does not vanish where its edge reaches the cutoff, but all that
     is heard of it, by atoms and in triplets, does so smoothly.

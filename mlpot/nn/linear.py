@@ -64,7 +64,7 @@ def linear(n_in: int, n_out: int, bias: bool = True) -> nn.Linear:
 
 
 def orthogonal(n_in: int, n_out: int, bias: bool = True) -> nn.Linear:
-    """A linear layer with an orthogonal matrix of Glorot's variance 2 / (n_in + n_out), and a bias that starts at zero."""
+    """A linear layer with an orthogonal matrix of Glorot's variance 2 / (n_in + n_out), and a bias that starts at 0."""
     layer = nn.Linear(n_in, n_out, bias=bias)
     nn.init.orthogonal_(layer.weight, math.sqrt(2.0 * max(n_in, n_out) / (n_in + n_out)))
     if bias:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -15,16 +16,13 @@ from mlpot.nn.constant import Constant
 from mlpot.nn.polynomials import Chebyshev, Legendre
 from mlpot.nn.radial import polynomial_cutoff
 
-# Beyond this degree, Chebyshev coefficients of what turns by z radians over the interval are below 1e-16: z/2 + SPARE.
-SPARE = 30
-
 
 def zeros_of_bessel(n_orders: int, n_zeros: int) -> np.ndarray:
     """z_ln > 0 with j_l(z_ln) = 0, (n_orders, n_zeros) float64. The zeros of one order part those of the next."""
     between = np.pi * np.arange(1, n_zeros + n_orders)
     rows = [between[:n_zeros]]
     for order in range(1, n_orders):
-        pairs = zip(between[:-1], between[1:], strict=True)
+        pairs = itertools.pairwise(between)
         between = np.array([brentq(lambda z, n=order: spherical_jn(n, z), a, b, xtol=1e-15) for a, b in pairs])
         rows.append(between[:n_zeros])
     return np.stack(rows)
@@ -36,29 +34,31 @@ def envelope(distances: Tensor, cutoff: float, exponent: int) -> Tensor:
     return polynomial_cutoff(distances, cutoff, exponent + 1) / x
 
 
-class SphericalBessel:
-    """√2 / |j_{l+1}(z_ln)| j_l(z_ln x), orthonormal on [0, 1] with the weight x², for l < n_spherical, 1 <= n <= n_radial.
+def _bessel(x: np.ndarray, order: int, zero: float) -> np.ndarray:
+    """j_l(z x), for negative x as well, which scipy leaves out: even or odd, as l is."""
+    return np.sign(x) ** order * spherical_jn(order, zero * np.abs(x))
 
-    Summed from Chebyshev polynomials with coefficients in float64. Formulas in sines and cosines over powers of x, and
-    recurrences upward in l, lose all digits near x = 0; this does not, and costs a matrix product.
+
+class SphericalBessel:
+    """√2 / |j_{l+1}(z_ln)| j_l(z_ln x) for l = 0 .. n_spherical - 1, n = 1 .. n_radial: orthonormal on [0, 1] by x² dx.
+
+    Summed from Chebyshev polynomials on [-1, 1] with coefficients in float64. Formulas in sines and cosines over powers
+    of x, and recurrences upward in l, lose all digits near x = 0; this does not, and costs a matrix product.
     """
 
     def __init__(self, n_spherical: int, n_radial: int) -> None:
         zeros = zeros_of_bessel(n_spherical, n_radial)
-        degree = SPARE + math.ceil(zeros.max() / 2)
+        # A wave of z radians has coefficients like Bessel's J_k(z): below rounding where k exceeds z by some ∛z.
+        degree = math.ceil(zeros.max() + 8.0 * math.cbrt(zeros.max()) + 10.0)
         orders = np.arange(n_spherical)[:, None]
         norms = math.sqrt(2.0) / np.abs(spherical_jn(orders + 1, zeros))
-        series = [
-            chebyshev.chebinterpolate(lambda y, n=n, z=z: spherical_jn(n, z * (y + 1) / 2), degree)
-            for n, row in enumerate(zeros)
-            for z in row
-        ]
+        series = [chebyshev.chebinterpolate(_bessel, degree, (n, z)) for n, row in enumerate(zeros) for z in row]
         self._series = Constant(torch.from_numpy((np.stack(series) * norms.reshape(-1, 1)).T.copy()))
         self._polynomials = Chebyshev(degree + 1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (P,) float64 -> (P, n_spherical · n_radial), n running fastest. Beyond x = 1 it stays as at 1."""
-        return self._polynomials(2.0 * x.clamp(max=1.0) - 1.0).T @ self._series.like(x)
+        return self._polynomials(x.clamp(max=1.0)).T @ self._series.like(x)
 
 
 class ZonalHarmonics:

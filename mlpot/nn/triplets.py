@@ -6,14 +6,14 @@ sums are batched matrix products and nothing of the size of triplets times chann
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mlpot.graph import AtomsGraph
-from mlpot.nn.convolution import Neighborhoods
+from mlpot.nn.convolution import Chunk, Neighborhoods
 from mlpot.nn.segment import Ends, PairEdges, gather
 
 
@@ -25,8 +25,9 @@ class Triplets:
     | around   | the lists, in chunks of n atoms with `width` neighbours each; T slots                |
     | incoming | the edge k -> j of each slot, to gather by from edges to slots                       |
     | outgoing | the slot whose edge is the reverse of an edge, to gather by from slots to edges      |
-    | bounds   | where each chunk's n · width² pairs begin and end; M in all                          |
     | distinct | (M,) False where a slot is paired with itself: k -> j -> k by the same image of k    |
+
+    The M pairs of slots are those of one chunk after the other, n · width² of each.
     """
 
     def __init__(self, graph: AtomsGraph, width: int) -> None:
@@ -38,8 +39,7 @@ class Triplets:
         edge[slot] = every
         self.incoming = Ends(edge, slot, every)
         self.outgoing = Ends.of(slot[edges.reverse], n_slots)
-        sizes = [chunk.n * chunk.width**2 for chunk in self.around.chunks]
-        self.bounds = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+        self._views = _views(self.around.chunks)
         apart = [~torch.eye(c.width, dtype=torch.bool, device=device).expand(c.n, -1, -1) for c in self.around.chunks]
         self.distinct = torch.cat([torch.ones(0, dtype=torch.bool, device=device), *(a.reshape(-1) for a in apart)])
 
@@ -56,7 +56,7 @@ class Triplets:
         vectors = gather(unit, self.around.pairs) * self.around.sign(unit.dtype)  # (T, 3), from j to its neighbours
         parts = vectors.split([chunk.n * chunk.width for chunk in self.around.chunks])
         found = [unit.new_zeros(0)]
-        for chunk, part in zip(self.around.chunks, parts, strict=False):
+        for chunk, part in zip(self.around.chunks, parts, strict=True):
             x = part.view(chunk.n, chunk.width, 3)
             found.append(-torch.bmm(x, x.mT).flatten())
         return torch.cat(found)
@@ -64,6 +64,19 @@ class Triplets:
     def slots(self, values: Tensor) -> Tensor:
         """What is said of edges (E, C), for the slots (T, C). Padding holds the first edge's."""
         return gather(values, self.incoming)
+
+    def blocks(self, angular: Tensor, ends: Tensor, starts: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Views for each function of the angle and each chunk: A_l (n, width, width), m (n, width, C) and s_l the same.
+
+        angular (L, M), ends (T, C) of the edges j -> i, starts (L, T, C) of the edges k -> j.
+        """
+        for weights, sent in zip(angular, starts, strict=True):
+            for (n, width), slots, pairs in self._views:
+                yield (
+                    weights[pairs].view(n, width, width),
+                    ends[slots].view(n, width, -1),
+                    sent[slots].view(n, width, -1),
+                )
 
     def sum(self, angular: Tensor, sent: Tensor) -> Tensor:
         """m_ji = Σ_k Σ_l angular_l(i, k) sent_l(kj), differentiable to any order.
@@ -73,29 +86,36 @@ class Triplets:
         return gather(_Sum.apply(angular, sent, self), self.outgoing)
 
 
+def _views(chunks: Sequence[Chunk]) -> list[tuple[tuple[int, int], slice, slice]]:
+    """((n, width), slots, pairs) of each chunk."""
+    found, first = [], 0
+    for chunk in chunks:
+        last = first + chunk.n * chunk.width**2
+        found.append(((chunk.n, chunk.width), chunk.slots, slice(first, last)))
+        first = last
+    return found
+
+
 class _Sum(torch.autograd.Function):
-    """m_a = Σ_l Σ_b A_l(a, b) s_l(b), for the slots a and b of each atom. The gradients of these three are each other."""
+    """m_a = Σ_l Σ_b A_l(a, b) s_l(b), for the slots a and b of each atom. These three are each other's gradients."""
 
     @staticmethod
     def forward(ctx: Any, angular: Tensor, sent: Tensor, triplets: Triplets) -> Tensor:
         ctx.save_for_backward(angular, sent)
         ctx.triplets = triplets
-        n_l, n_slots, channels = sent.shape
-        out = sent.new_zeros(n_slots, channels)
-        for chunk, (first, last) in zip(triplets.around.chunks, triplets.bounds, strict=True):
-            total = out[chunk.slots].view(chunk.n, chunk.width, channels)
-            for l in range(n_l):  # noqa: E741
-                weights = angular[l, first:last].view(chunk.n, chunk.width, chunk.width)
-                total.baddbmm_(weights, sent[l, chunk.slots].view(chunk.n, chunk.width, channels))
-        return out
+        received = sent.new_zeros(sent.shape[1:])
+        for a, m, s in triplets.blocks(angular, received, sent):
+            m.baddbmm_(a, s)
+        return received
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         angular, sent = ctx.saved_tensors
         need_angular, need_sent, _ = ctx.needs_input_grad
+        grad = grad.contiguous()
         return (
-            _Weights.apply(grad.contiguous(), sent, ctx.triplets) if need_angular else None,
-            _Spread.apply(angular, grad.contiguous(), ctx.triplets) if need_sent else None,
+            _Product.apply(grad, sent, angular.shape[1], ctx.triplets) if need_angular else None,
+            _Spread.apply(angular, grad, ctx.triplets) if need_sent else None,
             None,
         )
 
@@ -107,48 +127,43 @@ class _Spread(torch.autograd.Function):
     def forward(ctx: Any, angular: Tensor, received: Tensor, triplets: Triplets) -> Tensor:
         ctx.save_for_backward(angular, received)
         ctx.triplets = triplets
-        n_slots, channels = received.shape
-        out = received.new_empty(len(angular), n_slots, channels)
-        for chunk, (first, last) in zip(triplets.around.chunks, triplets.bounds, strict=True):
-            given = received[chunk.slots].view(chunk.n, chunk.width, channels)
-            for l in range(len(angular)):  # noqa: E741
-                weights = angular[l, first:last].view(chunk.n, chunk.width, chunk.width)
-                torch.bmm(weights.mT, given, out=out[l, chunk.slots].view(chunk.n, chunk.width, channels))
-        return out
+        sent = received.new_empty(len(angular), *received.shape)
+        for a, m, s in triplets.blocks(angular, received, sent):
+            torch.bmm(a.mT, m, out=s)
+        return sent
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         angular, received = ctx.saved_tensors
         need_angular, need_received, _ = ctx.needs_input_grad
+        grad = grad.contiguous()
         return (
-            _Weights.apply(received, grad.contiguous(), ctx.triplets) if need_angular else None,
-            _Sum.apply(angular, grad.contiguous(), ctx.triplets) if need_received else None,
+            _Product.apply(received, grad, angular.shape[1], ctx.triplets) if need_angular else None,
+            _Sum.apply(angular, grad, ctx.triplets) if need_received else None,
             None,
         )
 
 
-class _Weights(torch.autograd.Function):
+class _Product(torch.autograd.Function):
     """A_l(a, b) = m_a · s_l(b)."""
 
     @staticmethod
-    def forward(ctx: Any, received: Tensor, sent: Tensor, triplets: Triplets) -> Tensor:
+    def forward(ctx: Any, received: Tensor, sent: Tensor, n_pairs: int, triplets: Triplets) -> Tensor:
         ctx.save_for_backward(received, sent)
         ctx.triplets = triplets
-        n_l, _, channels = sent.shape
-        out = sent.new_empty(n_l, triplets.bounds[-1][1] if triplets.bounds else 0)
-        for chunk, (first, last) in zip(triplets.around.chunks, triplets.bounds, strict=True):
-            given = received[chunk.slots].view(chunk.n, chunk.width, channels)
-            for l in range(n_l):  # noqa: E741
-                other = sent[l, chunk.slots].view(chunk.n, chunk.width, channels)
-                torch.bmm(given, other.mT, out=out[l, first:last].view(chunk.n, chunk.width, chunk.width))
-        return out
+        angular = sent.new_empty(len(sent), n_pairs)
+        for a, m, s in triplets.blocks(angular, received, sent):
+            torch.bmm(m, s.mT, out=a)
+        return angular
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         received, sent = ctx.saved_tensors
-        need_received, need_sent, _ = ctx.needs_input_grad
+        need_received, need_sent, *_ = ctx.needs_input_grad
+        grad = grad.contiguous()
         return (
-            _Sum.apply(grad.contiguous(), sent, ctx.triplets) if need_received else None,
-            _Spread.apply(grad.contiguous(), received, ctx.triplets) if need_sent else None,
+            _Sum.apply(grad, sent, ctx.triplets) if need_received else None,
+            _Spread.apply(grad, received, ctx.triplets) if need_sent else None,
+            None,
             None,
         )

@@ -12,11 +12,11 @@ from mlpot import models
 from mlpot.models.dimenet import DimeNet
 
 SETTINGS = {
-    "cutoff": 4.5,
+    "cutoff": 3.1,
     "channels": 20,
     "n_interactions": 2,
-    "n_basis": 5,
-    "n_spherical": 6,
+    "n_basis": 4,
+    "n_spherical": 5,
     "triplet_channels": 12,
     "basis_channels": 4,
     "output_channels": 24,
@@ -72,7 +72,10 @@ def exact_zeros(n: int, k: int) -> np.ndarray:
 
 
 def peer_of(monkeypatch: pytest.MonkeyPatch, settings: dict[str, float], *, exact: bool = True) -> torch.nn.Module:
-    """Random in every parameter, in float64. It rounds the zeros to float32, unless `exact`."""
+    """Random in every parameter, in float64. It rounds the zeros to float32, unless `exact`.
+
+    Its edges and triplets are searched for here, as the binaries that it takes them from are not at hand.
+    """
     from torch_geometric.nn.models import dimenet, dimenet_utils
 
     monkeypatch.setattr(dimenet, "radius_graph", radius_graph)
@@ -81,7 +84,9 @@ def peer_of(monkeypatch: pytest.MonkeyPatch, settings: dict[str, float], *, exac
         monkeypatch.setattr(dimenet_utils, "Jn_zeros", exact_zeros)
     torch.manual_seed(4)
     peer = dimenet.DimeNetPlusPlus(
-        out_channels=1, output_initializer="glorot_orthogonal", **{THEIRS[key]: value for key, value in settings.items()}
+        out_channels=1,
+        output_initializer="glorot_orthogonal",
+        **{THEIRS[key]: value for key, value in settings.items()},
     ).double()
     with torch.no_grad():
         for parameter in peer.parameters():
@@ -107,10 +112,10 @@ RENAMED = {
     "emb.lin.": "embedding.mix.",
     "interaction_blocks.": "interactions.",
     "output_blocks.": "outputs.",
-    "lin_rbf1.": "rbf.0.",
-    "lin_rbf2.": "rbf.1.",
-    "lin_sbf1.": "sbf.0.",
-    "lin_sbf2.": "sbf.1.",
+    "lin_rbf1.": "rbf.first.",
+    "lin_rbf2.": "rbf.second.",
+    "lin_sbf1.": "sbf.first.",
+    "lin_sbf2.": "sbf.second.",
     "lin_rbf.": "rbf.",
     "lin_kj.": "kj.",
     "lin_ji.": "ji.",
