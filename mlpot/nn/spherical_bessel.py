@@ -34,11 +34,6 @@ def envelope(distances: Tensor, cutoff: float, exponent: int) -> Tensor:
     return polynomial_cutoff(distances, cutoff, exponent + 1) / x
 
 
-def _bessel(x: np.ndarray, order: int, zero: float) -> np.ndarray:
-    """j_l(z x), for negative x as well, which scipy leaves out: even or odd, as l is."""
-    return np.sign(x) ** order * spherical_jn(order, zero * np.abs(x))
-
-
 class SphericalBessel:
     """√2 / |j_{l+1}(z_ln)| j_l(z_ln x) for l = 0 .. n_spherical - 1, n = 1 .. n_radial: orthonormal on [0, 1] by x² dx.
 
@@ -50,10 +45,13 @@ class SphericalBessel:
         zeros = zeros_of_bessel(n_spherical, n_radial)
         # A wave of z radians has coefficients like Bessel's J_k(z): below rounding where k exceeds z by some ∛z.
         degree = math.ceil(zeros.max() + 8.0 * math.cbrt(zeros.max()) + 10.0)
+        nodes = chebyshev.chebpts1(degree + 1)[:, None, None]
         orders = np.arange(n_spherical)[:, None]
-        norms = math.sqrt(2.0) / np.abs(spherical_jn(orders + 1, zeros))
-        series = [chebyshev.chebinterpolate(_bessel, degree, (n, z)) for n, row in enumerate(zeros) for z in row]
-        self._series = Constant(torch.from_numpy((np.stack(series) * norms.reshape(-1, 1)).T.copy()))
+        # Even or odd in x, as l is; scipy leaves negative x out.
+        values = np.sign(nodes) ** orders * spherical_jn(orders, zeros * np.abs(nodes))
+        values *= math.sqrt(2.0) / np.abs(spherical_jn(orders + 1, zeros))
+        vandermonde = chebyshev.chebvander(nodes[:, 0, 0], degree)
+        self._series = Constant(torch.from_numpy(np.linalg.solve(vandermonde, values.reshape(degree + 1, -1))))
         self._polynomials = Chebyshev(degree + 1)
 
     def __call__(self, x: Tensor) -> Tensor:
