@@ -149,7 +149,8 @@ class DimeNet(Potential):
     """Messages m_ji of edges, refined by interactions. After each an output block's t_i, and E_i = Σ_blocks w · t_i.
 
     The envelope multiplies both bases. A message itself does not vanish where its edge reaches the cutoff, but all that
-    is heard of it, by atoms and in triplets, does so smoothly.
+    is heard of it, by atoms and in triplets, does so smoothly. An atom without neighbours has one energy, whatever its
+    element: reference energies tell lone atoms apart.
     """
 
     def __init__(self, config: Config) -> None:
