@@ -88,3 +88,42 @@ class SmoothLeakyReLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
         return _Hyperbola.apply(x, self.b)
+
+
+class _SiLU(torch.autograd.Function):
+    """x σ(x)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.silu(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return _SiLUSlope.apply(grad, x)
+
+
+class _SiLUSlope(torch.autograd.Function):
+    """Its derivative times what arrives; torch's own one takes a dozen passes to differentiate once more."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(grad, x)
+        return torch.ops.aten.silu_backward(grad, x)
+
+    @staticmethod
+    def backward(ctx: Any, onward: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        grad, x = ctx.saved_tensors
+        need_grad, need_x = ctx.needs_input_grad
+        curved = None
+        if need_x:
+            s = torch.sigmoid(x)
+            y = x * s
+            curved = torch.addcmul(y, s, 1.0 - y, value=2.0) * (1.0 - s) * (grad * onward)
+        return _SiLUSlope.apply(onward, x) if need_grad else None, curved
+
+
+def silu(x: Tensor) -> Tensor:
+    """x σ(x), elementwise; as torch's, and quicker where forces are trained on."""
+    return _SiLU.apply(x)

@@ -49,6 +49,7 @@ class Neighborhoods:
     """A graph's edges as padded lists of neighbours. T slots in all; a slot that is padding has sign 0.
 
     pairs, sources, targets: the pair and the atoms of each slot, as ends to gather by (see `mlpot.nn.segment`).
+    slot (E,): where each edge is.
     sign (T, 1): 1 where the slot's edge points as its pair's vector does, -1 where it points back.
     """
 
@@ -69,6 +70,7 @@ class Neighborhoods:
         rank = torch.arange(len(target), device=device) - edges.first_edge[target]
         where = first_slot[target] + rank
         n_slots = self.chunks[-1].slots.stop if self.chunks else 0
+        self.slot = where
         self.pairs = _ends(edges.pair, where, n_slots, len(edges.pair_edge))
         self.sources = _ends(edges.source, where, n_slots, graph.n_atoms)
         self.targets = _ends(target, where, n_slots, graph.n_atoms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -57,6 +58,15 @@ def linear(n_in: int, n_out: int, bias: bool = True) -> nn.Linear:
     """A linear layer with Glorot's weights and a bias that starts at zero."""
     layer = nn.Linear(n_in, n_out, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def orthogonal(n_in: int, n_out: int, bias: bool = True) -> nn.Linear:
+    """A linear layer with an orthogonal matrix of Glorot's variance 2 / (n_in + n_out), and a bias that starts at 0."""
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    nn.init.orthogonal_(layer.weight, math.sqrt(2.0 * max(n_in, n_out) / (n_in + n_out)))
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
