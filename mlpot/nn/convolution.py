@@ -339,9 +339,8 @@ class Convolution(nn.Module):
         """`sources`: the place of each path's feature among those given; by default it is the degree."""
         super().__init__()
         self.paths = tuple(paths)
-        sources = [path.l_in for path in self.paths] if sources is None else sources
-        self._steps = [_Step(path, source) for path, source in zip(self.paths, sources, strict=True)]
-        self._n_features = max(sources) + 1
+        self.sources = tuple(path.l_in for path in self.paths) if sources is None else tuple(sources)
+        self._steps = [_Step(path, source) for path, source in zip(self.paths, self.sources, strict=True)]
         # From Y (2 l_edge + 1) to the matrix between the components of the feature and those of the result.
         self._couplings = [
             Constant(coupling(*path).permute(1, 0, 2).reshape(2 * path.l_edge + 1, -1)) for path in self.paths
@@ -362,7 +361,7 @@ class Convolution(nn.Module):
             if a:  # else the coupling is the identity
                 degree = (degree @ matrix.like(degree)).view(-1, 2 * c + 1)
             folded.append(degree.contiguous())
-        given = [feature.contiguous() for feature in features[: self._n_features]]
+        given = [feature.contiguous() for feature in features[: max(self.sources) + 1]]
         sums = _Convolve.apply(around, self._steps, basis.contiguous(), weight.contiguous(), *folded, *given)
         together = torch.cat(sums, 1)
         sizes = [a.shape[1] for a in sums]
