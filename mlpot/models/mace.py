@@ -15,7 +15,7 @@ from mlpot.graph import AtomsGraph
 from mlpot.model import Features
 from mlpot.nn.angular import SphericalHarmonics, paths
 from mlpot.nn.constant import Constant
-from mlpot.nn.convolution import Convolution, Neighborhoods, neighbor_sum
+from mlpot.nn.convolution import Convolution, Neighborhoods, neighbor_sum, slot_harmonics
 from mlpot.nn.radial import SincBasis, agnesi, norm, polynomial_cutoff
 from mlpot.nn.scaled import Mix, ScaledNetwork, SpeciesMix
 from mlpot.nn.segment import PairEdges, bag, gather
@@ -254,11 +254,7 @@ class MACE(Potential):
         vectors = -graph.edge_vectors(edges.pair_edge)  # (P, 3) float64, from neighbour to atom as in the authors' code
         distances = norm(vectors)
         unit = (vectors / torch.where(distances == 0, 1.0, distances)[:, None]).to(dtype)
-        # Odd harmonics change sign with the direction; those of padding are zero.
-        sign = around.sign(dtype)
-        parities = [sign if degree % 2 else sign.abs() for degree in range(self.config.l_max + 1)]
-        factors = torch.cat([p.expand(-1, 2 * degree + 1) for degree, p in enumerate(parities)], 1)
-        harmonics = gather(self.harmonics(unit), around.pairs) * factors
+        harmonics = slot_harmonics(self.harmonics(unit), around)
         envelope = polynomial_cutoff(distances, self.cutoff, self.config.envelope)
         inside = distances
         if self.config.distance_transform == "agnesi":

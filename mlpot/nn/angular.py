@@ -68,10 +68,26 @@ class Path(NamedTuple):
 
 def paths(l_in: int, l_edge: int, l_out: int) -> list[Path]:
     """All couplings of degrees up to these of natural parity (-1)^l, ordered by l_out, then l_in, then l_edge."""
-    return [
-        Path(a, b, c)
-        for c in range(l_out + 1)
-        for a in range(l_in + 1)
-        for b in range(l_edge + 1)
-        if abs(a - b) <= c <= a + b and (a + b + c) % 2 == 0
-    ]
+    given, made = ([Irrep(degree, (-1) ** degree) for degree in range(highest + 1)] for highest in (l_in, l_out))
+    return [Path(a.degree, b, c.degree) for c in made for a in given for b in edge_degrees(a, c, l_edge)]
+
+
+class Irrep(NamedTuple):
+    """How a feature turns: as harmonics of that degree; an inversion multiplies it by its parity, 1 or -1."""
+
+    degree: int
+    parity: int
+
+    def __str__(self) -> str:
+        """As e3nn writes it: 0e, 1o, ..."""
+        return f"{self.degree}{'e' if self.parity > 0 else 'o'}"
+
+
+SCALAR = Irrep(0, 1)
+
+
+def edge_degrees(given: Irrep, made: Irrep, l_max: int) -> list[int]:
+    """Degrees up to l_max of the harmonics that couple with the one into the other; their parity is (-1)^l."""
+    a, c = given.degree, made.degree
+    fitting = range(abs(a - c), min(a + c, l_max) + 1)
+    return [b for b in fitting if given.parity * (-1) ** b == made.parity]

@@ -6,6 +6,7 @@ own longest list: little padding, memory that does not grow with edges times pat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -125,20 +126,20 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, around: Neighborhoods, paths: Sequence[Path], basis: Tensor, weight: Tensor, *rest: Tensor
+        ctx: Any, around: Neighborhoods, steps: Sequence[_Step], basis: Tensor, weight: Tensor, *rest: Tensor
     ) -> Any:
-        harmonics, features = rest[: len(paths)], rest[len(paths) :]
-        ctx.around, ctx.paths = around, paths
+        harmonics, features = rest[: len(steps)], rest[len(steps) :]
+        ctx.around, ctx.steps = around, steps
         ctx.save_for_backward(basis, weight, *rest)
         n_atoms, _, channels = features[0].shape
         ctx.kernels = []
-        keep = len(around.sources.atom) * len(paths) * channels <= KEEP and any(ctx.needs_input_grad)
-        out = [basis.new_zeros(n_atoms, 2 * path.l_out + 1, channels) for path in paths]
+        keep = len(around.sources.atom) * len(steps) * channels <= KEEP and any(ctx.needs_input_grad)
+        out = [basis.new_zeros(n_atoms, 2 * path.l_out + 1, channels) for path, _ in steps]
         for chunk in around.chunks:
             near, sent = _gathered(around, basis, features, chunk)
             kernels = [near @ own for own in weight]
-            for p, path in enumerate(paths):
-                message = _message(kernels[p], sent[path.l_in], chunk)
+            for p, (path, source) in enumerate(steps):
+                message = _message(kernels[p], sent[source], chunk)
                 torch.bmm(_folded(harmonics[p], chunk, path).mT, message, out=out[p][chunk.atoms])
             if keep:
                 ctx.kernels.append(kernels)
@@ -147,12 +148,19 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         basis, weight, *rest = ctx.saved_tensors
-        n_paths = len(ctx.paths)
+        n_paths = len(ctx.steps)
         need = ctx.needs_input_grad[2:]
         wanted = _Wanted(need[0], need[1], any(need[2 : 2 + n_paths]), any(need[2 + n_paths :]))
         inputs = (basis, weight, rest[:n_paths], rest[n_paths:])
         kernels = [] if torch.is_grad_enabled() else ctx.kernels
-        return None, None, *_gradients(ctx.around, ctx.paths, inputs, grads, wanted, kernels)
+        return None, None, *_gradients(ctx.around, ctx.steps, inputs, grads, wanted, kernels)
+
+
+class _Step(NamedTuple):
+    """A path, and which of the features it takes."""
+
+    path: Path
+    source: int
 
 
 class _Wanted(NamedTuple):
@@ -164,7 +172,7 @@ class _Wanted(NamedTuple):
 
 def _gradients(
     around: Neighborhoods,
-    paths: Sequence[Path],
+    steps: Sequence[_Step],
     inputs: tuple[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]],
     grads: Sequence[Tensor],
     wanted: _Wanted,
@@ -176,13 +184,13 @@ def _gradients(
     if torch.is_grad_enabled():
         rows = (gather(basis, around.pairs), [gather(h.flatten(1), around.sources) for h in features])
     to_basis, to_weight = _Summed(basis, around.pairs), _Collected()
-    to_harmonics = [_Collected() for _ in paths]
+    to_harmonics = [_Collected() for _ in steps]
     to_features = [_Summed(h.flatten(1), around.sources) for h in features]
     for number, chunk in enumerate(around.chunks):
         near, sent = _gathered(around, basis, features, chunk, rows)
         own_basis, own_weight, own_features = _Total(), [], [_Total() for _ in features]
-        for p, path in enumerate(paths):
-            grad, received, folded = grads[p][chunk.atoms], sent[path.l_in], _folded(harmonics[p], chunk, path)
+        for p, (path, source) in enumerate(steps):
+            grad, received, folded = grads[p][chunk.atoms], sent[source], _folded(harmonics[p], chunk, path)
             kernel = kernels[number][p] if kernels else near @ weight[p]
             if wanted.harmonics:
                 product = torch.bmm(_message(kernel, received, chunk), grad.mT)
@@ -196,7 +204,7 @@ def _gradients(
                 if wanted.weight:
                     own_weight.append(near.mT @ to_kernel)
             if wanted.features:
-                own_features[path.l_in].add_scaled(back, kernel[:, None])
+                own_features[source].add_scaled(back, kernel[:, None])
         if wanted.basis:
             to_basis.add(own_basis.value(), chunk.slots)
         if wanted.weight:
@@ -291,6 +299,17 @@ def _folded(harmonics: Tensor, chunk: Chunk, path: Path) -> Tensor:
     return harmonics[slots.start * m : slots.stop * m].view(chunk.n, -1, harmonics.shape[1])
 
 
+def slot_harmonics(
+    harmonics: Tensor,  # (P, (l_max + 1)²), of each pair
+    around: Neighborhoods,
+) -> Tensor:  # (T, (l_max + 1)²)
+    """Those of each slot: odd ones change sign with the direction; those of padding are zero."""
+    sign = around.sign(harmonics.dtype)
+    parities = [sign if degree % 2 else sign.abs() for degree in range(math.isqrt(harmonics.shape[1]))]
+    factors = torch.cat([p.expand(-1, 2 * degree + 1) for degree, p in enumerate(parities)], 1)
+    return gather(harmonics, around.pairs) * factors
+
+
 def neighbor_sum(
     harmonics: Tensor,  # (T, M), of each slot
     basis: Tensor,  # (P, Q), of each pair
@@ -318,9 +337,12 @@ def slot_sum(
 class Convolution(nn.Module):
     """For each path (l_in, l_edge, l_out): A_i = Σ_j R(r_ij) ∘ (h_j ⊗ Y(r̂_ij))_{l_out}, (N, 2 l_out + 1, C)."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], sources: Sequence[int] | None = None) -> None:
+        """`sources`: the place of each path's feature among those given; by default it is the degree."""
         super().__init__()
         self.paths = tuple(paths)
+        self.sources = tuple(path.l_in for path in self.paths) if sources is None else tuple(sources)
+        self._steps = [_Step(path, source) for path, source in zip(self.paths, self.sources, strict=True)]
         # From Y (2 l_edge + 1) to the matrix between the components of the feature and those of the result.
         self._couplings = [
             Constant(coupling(*path).permute(1, 0, 2).reshape(2 * path.l_edge + 1, -1)) for path in self.paths
@@ -331,7 +353,7 @@ class Convolution(nn.Module):
         harmonics: Tensor,  # (T, (l_max + 1)²), of each slot
         basis: Tensor,  # (P, Q), of each pair; the filters are basis · weight
         weight: Tensor,  # (paths, Q, C)
-        features: Sequence[Tensor],  # one (N, 2 l + 1, C) for each l
+        features: Sequence[Tensor],  # one (N, 2 l + 1, C) for each l, or for each of what `sources` counts
         around: Neighborhoods,
     ) -> list[Tensor]:
         """One (N, 2 l_out + 1, C) for each path, differentiable to any order."""
@@ -341,8 +363,8 @@ class Convolution(nn.Module):
             if a:  # else the coupling is the identity
                 degree = (degree @ matrix.like(degree)).view(-1, 2 * c + 1)
             folded.append(degree.contiguous())
-        given = [features[degree].contiguous() for degree in range(max(path.l_in for path in self.paths) + 1)]
-        sums = _Convolve.apply(around, self.paths, basis.contiguous(), weight.contiguous(), *folded, *given)
+        given = [feature.contiguous() for feature in features[: max(self.sources) + 1]]
+        sums = _Convolve.apply(around, self._steps, basis.contiguous(), weight.contiguous(), *folded, *given)
         together = torch.cat(sums, 1)
         sizes = [a.shape[1] for a in sums]
         return list(gather(together.flatten(1), around.unsort).view_as(together).split(sizes, 1))

@@ -68,11 +68,26 @@ class SincBasis(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """(E,) in Å -> (E, n_basis). At d = 0 the limit n π / cutoff."""
-        order = torch.arange(1, self.n_basis + 1, dtype=distances.dtype, device=distances.device)
-        frequencies = order * (math.pi / self.cutoff)
+        frequencies = self.orders(distances) * (math.pi / self.cutoff)
         zero = (distances == 0)[:, None]
         safe = torch.where(zero, 1.0, distances[:, None])
         return torch.where(zero, frequencies, torch.sin(safe * frequencies) / safe)
+
+    def orders(self, distances: Tensor) -> Tensor:
+        """n = 1 .. n_basis, in the dtype of the distances."""
+        return torch.arange(1, self.n_basis + 1, dtype=distances.dtype, device=distances.device)
+
+
+class TrainableSincBasis(SincBasis):
+    """sin(w_n π d / cutoff) / d, with w_n = n at first and trained with the rest (arXiv:2101.03164, methods)."""
+
+    def __init__(self, n_basis: int, cutoff: float) -> None:
+        super().__init__(n_basis, cutoff)
+        self.order = nn.Parameter(torch.arange(1.0, n_basis + 1))
+
+    def orders(self, distances: Tensor) -> Tensor:
+        """w_n."""
+        return self.order
 
 
 class ExpNormalBasis(nn.Module):

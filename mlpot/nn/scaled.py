@@ -16,6 +16,7 @@ from mlpot.nn.species import Species
 
 # 1/√⟨silu(z)²⟩ over a normal z, as e3nn estimates it from samples; to its digits, so that weights carry over.
 SILU_SCALE = 1.6791767923989418
+TANH_SCALE = 1.5937334472592695  # the same for tanh
 ROWS = 1 << 14  # rows that go through a network at once: more would leave the cache between two layers
 
 
@@ -38,12 +39,15 @@ class Mix(nn.Module):
 
 
 class ScaledNetwork(nn.Module):
-    """Mixes with silu between them, scaled so that unit variance stays unit variance; widths from inputs to outputs."""
+    """Mixes with silu between them, scaled so that unit variance stays unit variance; widths from inputs to outputs.
 
-    def __init__(self, widths: Sequence[int]) -> None:
+    `gain` makes up for what silu takes away.
+    """
+
+    def __init__(self, widths: Sequence[int], gain: float = SILU_SCALE) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            Mix(a, b, SILU_SCALE if layer else 1.0) for layer, (a, b) in enumerate(itertools.pairwise(widths))
+            Mix(a, b, gain if layer else 1.0) for layer, (a, b) in enumerate(itertools.pairwise(widths))
         )
 
     def hidden(self, x: Tensor) -> Tensor:
@@ -75,10 +79,33 @@ class SpeciesMix(nn.Module):
 
     def forward(self, x: Tensor, species: Species) -> Tensor:
         """(N, m, C) -> (N, m, C)."""
-        weight = self.weight[species.present] * self.scale  # (Z, C, C)
-        return species.restored(
-            [
-                torch.bmm(rows.flatten(1, 2), weight[group.species]).view_as(rows)
-                for group, rows in zip(species.groups, species.split(x), strict=True)
-            ]
-        )
+        return _by_species(x, self.weight[species.present] * self.scale, species)
+
+
+class EmbeddedMix(nn.Module):
+    """x W_z / √(inputs · features), the weights W_z = Σ_a e_za W_a following from an embedding e_z of the species."""
+
+    def __init__(self, n_features: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_features, n_in, n_out))
+        self.scale = (n_features * n_in) ** -0.5
+
+    def forward(
+        self,
+        x: Tensor,  # (N, m, inputs)
+        embedding: Tensor,  # (present species, features)
+        species: Species,
+    ) -> Tensor:  # (N, m, outputs)
+        """With the weights of each atom's species."""
+        weight = (embedding * self.scale) @ self.weight.flatten(1)
+        return _by_species(x, weight.view(-1, *self.weight.shape[1:]), species)
+
+
+def _by_species(x: Tensor, weight: Tensor, species: Species) -> Tensor:
+    """x (N, m, inputs) times the weight (Z, inputs, outputs) of each atom's species."""
+    return species.restored(
+        [
+            torch.bmm(rows.flatten(1, 2), weight[group.species]).view(*rows.shape[:-1], -1)
+            for group, rows in zip(species.groups, species.split(x), strict=True)
+        ]
+    )
