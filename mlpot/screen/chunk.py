@@ -325,5 +325,5 @@ def _potentials(settings: Settings) -> list[str]:
 
 
 def work(settings: Settings, job: Job) -> dict[str, float]:
-    """Have the process's worker work on a chunk."""
-    return worker_of(settings)(job)
+    """Have the process's worker work on a chunk, unless one that died afterwards has written it already."""
+    return {} if job.done() else worker_of(settings)(job)

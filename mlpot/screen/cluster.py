@@ -95,7 +95,8 @@ class Cluster:
         from distributed import CancelledError, wait
 
         try:
-            return list(wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done) if futures else []
+            with self._client.as_current():
+                return list(wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done) if futures else []
         except TimeoutError:
             self._look()
             return []

@@ -13,29 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from mlpot import checkpoint
 from mlpot.cli import app
 from mlpot.convert.conformers import conformer_of
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
-from mlpot.property_model import build, predict_properties
+from mlpot.property_model import predict_properties
 from mlpot.screen.expressions import Expression
 from mlpot.screen.input import Input
 from mlpot.screen.molecule import Refused, Standardiser, from_smiles
 from mlpot.screen.result import diverse
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model") / "model.mlpot"
-    made = build("schnet", [{"name": "gap", "unit": "eV"}, {"name": "toxic", "kind": "binary"}], channels=8, cutoff=4.0)
-    made.restrict_to([1, 6, 7, 8])
-    checkpoint.save(path, made)
-    return path
 
 
 def screened(model: Path, source: Path, *words: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
