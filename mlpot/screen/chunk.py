@@ -16,10 +16,10 @@ import torch
 
 from mlpot.data.reading import file_hash
 from mlpot.errors import UserError
-from mlpot.graph import AtomsGraph, collate
 from mlpot.potential import Potential, as_potential
 from mlpot.pretrained import load
 from mlpot.property_model import PropertyModel, predict_properties
+from mlpot.screen.batch import graph_of
 from mlpot.screen.input import format_modules
 from mlpot.screen.lines import Line
 from mlpot.screen.molecule import Refused, Standardiser, Treatment, structure
@@ -240,8 +240,7 @@ class Worker:
     def _values(self, structures: Sequence[Structure]) -> dict[str, Any]:
         answers = []
         for model in self.models:
-            graph = collate([AtomsGraph.from_structure(one, model.cutoff) for one in structures])
-            answers.append(predict_properties(model, graph))
+            answers.append(predict_properties(model, graph_of(structures, model.cutoff)))
         columns = {}
         for target in self.targets:
             stacked = np.stack([answer[target.name].numpy() for answer in answers]).reshape(

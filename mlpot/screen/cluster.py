@@ -14,20 +14,22 @@ from mlpot.errors import UserError
 from mlpot.screen.chunk import Job, Settings, work
 
 Seconds = dict[str, float]
-PATIENCE = 10.0  # seconds between looks at the scheduler
 
 
 class Cluster:
-    """The workers of a scheduler, named by its address (tcp://host:port) or by the file that it wrote."""
+    """The workers of a scheduler, named by its address (tcp://host:port) or by the file that it wrote.
 
-    def __init__(self, settings: Settings, scheduler: str, notice: Callable[[str], None]) -> None:
+    patience: seconds that its answer is waited for, and between looks at whether it is still there.
+    """
+
+    def __init__(self, settings: Settings, scheduler: str, notice: Callable[[str], None], patience: float = 10.0) -> None:
         try:
             from distributed import Client
         except ImportError:
             raise UserError(
                 '--scheduler needs Dask distributed, which is not installed: pip install "mlpot[dask]".'
             ) from None
-        self.settings, self.scheduler, self._notice = settings, scheduler, notice
+        self.settings, self.scheduler, self._notice, self._patience = settings, scheduler, notice, patience
         file = Path(scheduler)
         if "://" not in scheduler and not file.is_file():
             raise UserError(
@@ -36,13 +38,13 @@ class Cluster:
             )
         where: dict[str, Any] = {"scheduler_file": scheduler} if file.is_file() else {"address": scheduler}
         try:
-            self._client = Client(**where, timeout=PATIENCE, set_as_default=False)
+            self._client = Client(**where, timeout=self._patience, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise UserError(f"--scheduler {scheduler}: no scheduler answers there ({error}).") from None
 
     def close(self) -> None:
         """Leave the cluster; what was dealt and is not done is dropped."""
-        self._client.close(timeout=PATIENCE)
+        self._client.close(timeout=self._patience)
 
     def work(self, jobs: Iterator[Job], done: Callable[[Job, Seconds], None]) -> list[Job]:
         """Deal chunks, few at a time. Those of a worker that died go to another one; after several deaths with the
@@ -96,7 +98,7 @@ class Cluster:
 
         try:
             with self._client.as_current():
-                return list(wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done) if futures else []
+                return list(wait(futures, timeout=self._patience, return_when="FIRST_COMPLETED").done) if futures else []
         except TimeoutError:
             self._look()
             return []

@@ -20,6 +20,7 @@ from mlpot.structure import Structure
 MOST_ATOMS = 200  # heavy atoms; rdkit takes minutes to embed larger ones
 SALTS = frozenset([3, 11, 19, 37, 55, 87, 4, 12, 20, 38, 56, 88])  # metals whose bonds are ionic, whatever is drawn
 METALS = SALTS | frozenset([13, *range(21, 32), *range(39, 51), *range(57, 84), *range(89, 119)])
+OTHERS = (6, 7, 8, 16, 9, 17, *sorted(set(range(119)) - METALS - {6, 7, 8, 16, 9, 17}))  # common ones first
 
 
 class Refused(Exception):  # noqa: N818 (what becomes of a row, not an error of the program)
@@ -51,16 +52,19 @@ class Standardiser:
     """rdkit's standardisation with its tables read once. Called with a sanitised ``Mol``."""
 
     def __init__(self, treatment: Treatment | None = None) -> None:
+        from rdkit import Chem
         from rdkit.Chem.MolStandardize import rdMolStandardize
 
         self.treatment = treatment or Treatment()
-        self._normaliser, self._reioniser, self._metals = (
-            rdMolStandardize.Normalizer(),
-            rdMolStandardize.Reionizer(),
-            rdMolStandardize.MetalDisconnector(),
-        )
-        self._largest, self._uncharger = rdMolStandardize.LargestFragmentChooser(), rdMolStandardize.Uncharger()
+        self._normaliser, self._reioniser = rdMolStandardize.Normalizer(), rdMolStandardize.Reionizer()
+        self._metals, self._uncharger = rdMolStandardize.MetalDisconnector(), rdMolStandardize.Uncharger()
+        self._largest = rdMolStandardize.LargestFragmentChooser()
         self._tautomers = rdMolStandardize.TautomerEnumerator()
+        # Patterns are matched in C++, and much quicker than Python looks at each atom.
+        self._charged, self._hydrogen, self._dummy, self._metal = (
+            Chem.MolFromSmarts(pattern)
+            for pattern in ("[!+0]", "[#1]", "[#0]", "[" + ";".join(f"!#{number}" for number in OTHERS) + "]")
+        )
 
     def __call__(self, mol: Any) -> Molecule:
         """The molecule that is meant. Refused for metals, dummy atoms, and molecules too large."""
@@ -76,7 +80,7 @@ class Standardiser:
             raise
         except Exception as error:  # rdkit raises whatever its C++ raises
             raise Refused("not standardised", f"rdkit: {str(error).strip().splitlines()[0][:200]}") from None
-        _refuse_strange(ordered)
+        self._refuse_strange(ordered)
         if charge := Chem.GetFormalCharge(ordered):
             changes.append(f"a charge of {charge:+d} stays")
         return Molecule(text, ordered, "; ".join(changes))
@@ -86,23 +90,25 @@ class Standardiser:
         from rdkit import Chem
 
         changes = []
-        numbers = {atom.GetAtomicNum() for atom in mol.GetAtoms()}
-        if 1 in numbers:
+        if mol.HasSubstructMatch(self._hydrogen):
             mol = Chem.RemoveHs(mol)
-        if numbers & METALS:
+        metal = mol.HasSubstructMatch(self._metal)
+        if metal:
             _refuse_complexes(mol)
             mol = self._metals.Disconnect(mol)
         mol = self._normaliser.normalize(mol)
-        if _charges(mol) or numbers & METALS:
+        if metal or mol.HasSubstructMatch(self._charged):
             mol = self._reioniser.reionize(mol)
         if len(Chem.GetMolFrags(mol)) > 1:
             mol = self._largest.choose(mol)
             changes.append("largest fragment kept")
-        if self.treatment.neutralise and (before := _charges(mol)):
+        if self.treatment.neutralise and mol.HasSubstructMatch(self._charged):
+            before = _charges(mol)
             mol = self._uncharger.uncharge(mol)
             if _charges(mol) != before:
                 changes.append("neutralised")
-        Chem.SanitizeMol(mol)
+        if metal or changes:
+            Chem.SanitizeMol(mol)
         Chem.AssignStereochemistry(mol, cleanIt=True, force=True)
         if self.treatment.tautomers:
             drawn = Chem.MolToSmiles(mol)
@@ -110,6 +116,14 @@ class Standardiser:
             if Chem.MolToSmiles(mol) != drawn:
                 changes.append("canonical tautomer")
         return mol, changes
+
+    def _refuse_strange(self, mol: Any) -> None:
+        if mol.GetNumHeavyAtoms() > MOST_ATOMS:
+            raise Refused("too large", f"{mol.GetNumHeavyAtoms()} heavy atoms; at most {MOST_ATOMS} are predicted")
+        if place := mol.GetSubstructMatch(self._dummy):
+            raise Refused("dummy atom", f"atom {place[0]} is a dummy atom (*)")
+        if place := mol.GetSubstructMatch(self._metal):
+            raise Refused("metal", f"it holds {mol.GetAtomWithIdx(place[0]).GetSymbol()}")
 
 
 def _charges(mol: Any) -> int:
@@ -121,16 +135,6 @@ def _refuse_complexes(mol: Any) -> None:
     for atom in mol.GetAtoms():
         if atom.GetAtomicNum() in METALS - SALTS and atom.GetDegree():
             raise Refused("metal", f"it holds {atom.GetSymbol()}, bound to other atoms")
-
-
-def _refuse_strange(mol: Any) -> None:
-    if mol.GetNumHeavyAtoms() > MOST_ATOMS:
-        raise Refused("too large", f"{mol.GetNumHeavyAtoms()} heavy atoms; at most {MOST_ATOMS} are predicted")
-    for atom in mol.GetAtoms():
-        if atom.GetAtomicNum() == 0:
-            raise Refused("dummy atom", f"atom {atom.GetIdx()} is a dummy atom (*)")
-        if atom.GetAtomicNum() in METALS:
-            raise Refused("metal", f"it holds {atom.GetSymbol()}")
 
 
 def from_smiles(smiles: str, standardise: Standardiser) -> Molecule:

@@ -94,7 +94,7 @@ def test_schedulers_that_are_none(bond_model: Path, tmp_path: Path) -> None:
         Cluster(settings, str(tmp_path / "none.json"), print)
     (tmp_path / "other.json").write_text(json.dumps({"address": "tcp://127.0.0.1:9"}))
     with pytest.raises(UserError, match="no scheduler answers there"):
-        Cluster(settings, str(tmp_path / "other.json"), print)
+        Cluster(settings, str(tmp_path / "other.json"), print, patience=1.0)
 
 
 def test_without_dask_the_extra_is_named(bond_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
