@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,20 +44,27 @@ def columns(features: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:
     ]
 
 
-def _one_hot(features: Sequence[tuple[str, Sequence[Any]]], rows: Sequence[Sequence[Any]]) -> NDArray[np.float64]:
-    """(rows, width): a one for each value, in the column that stands for it."""
-    table = np.zeros((len(rows), width(features)))
-    start = 0
-    for place, (_, known) in enumerate(features):
-        other = len(known) > 2
-        for row, values in enumerate(rows):
-            value = values[place]
-            if value in known:
-                table[row, start + known.index(value)] = 1.0
-            elif other:
-                table[row, start + len(known)] = 1.0
-        start += len(known) + other
-    return table
+class _OneHot:
+    """A one for each value of a row, in the column that stands for it."""
+
+    def __init__(self, features: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        self._features, self._width = features, width(features)
+        self._row = lru_cache(maxsize=4096)(self._numbers)  # most rows are like one that came before
+
+    def __call__(self, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.float64]:
+        """(rows, width)."""
+        return np.frombuffer(b"".join([self._row(row) for row in rows])).reshape(-1, self._width).copy()
+
+    def _numbers(self, values: tuple[Any, ...]) -> bytes:
+        found: list[bool] = []
+        for (_, known), value in zip(self._features, values, strict=True):
+            found += [value == one for one in known]
+            if len(known) > 2:
+                found.append(value not in known)
+        return np.array(found, dtype=np.float64).tobytes()
+
+
+_ATOMS, _BONDS = _OneHot(ATOM_FEATURES), _OneHot(BOND_FEATURES)
 
 
 def bonds_of(mol: Any) -> Bonds:
@@ -65,32 +73,40 @@ def bonds_of(mol: Any) -> Bonds:
     "hydrogens" of an atom are its explicit and implicit ones together, "neighbours" its bonded atoms that are no
     hydrogens, so that both are the same whether hydrogens are atoms of the graph or not.
     """
-    atoms = [
-        (
-            sum(near.GetAtomicNum() != 1 for near in atom.GetNeighbors()),
-            atom.GetFormalCharge(),
-            str(atom.GetHybridization()),
-            atom.GetTotalNumHs(includeNeighbors=True),
-            atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else "",
-            atom.GetIsAromatic(),
-            atom.IsInRing(),
-        )
-        for atom in mol.GetAtoms()
-    ]
-    bonds = [
-        (
-            str(bond.GetBondType()),
-            str(bond.GetStereo()).removeprefix("STEREO"),
-            bond.GetIsConjugated(),
-            bond.IsInRing(),
-        )
-        for bond in mol.GetBonds()
-    ]
-    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    # Far quicker than iterating over GetAtoms(), which is Python code.
+    atoms = [mol.GetAtomWithIdx(place) for place in range(mol.GetNumAtoms())]
+    bonds = [mol.GetBondWithIdx(place) for place in range(mol.GetNumBonds())]
+    kinds = [bond.GetBondType().name for bond in bonds]
+    ends = np.array([(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds], dtype=np.int64).reshape(-1, 2)
+    heavy = np.array([atom.GetAtomicNum() != 1 for atom in atoms])
+    neighbours = np.bincount(ends.ravel(), heavy[ends[:, ::-1]].ravel(), minlength=len(atoms)).tolist()
     return Bonds(
-        np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy(),
-        _one_hot(BOND_FEATURES, bonds),
-        _one_hot(ATOM_FEATURES, atoms),
+        ends.T.copy(),
+        _BONDS(
+            [
+                (
+                    kind,
+                    bond.GetStereo().name.removeprefix("STEREO") if kind == "DOUBLE" else "NONE",
+                    bond.GetIsConjugated(),
+                    bond.IsInRing(),
+                )
+                for bond, kind in zip(bonds, kinds, strict=True)
+            ]
+        ),
+        _ATOMS(
+            [
+                (
+                    near,
+                    atom.GetFormalCharge(),
+                    atom.GetHybridization().name,
+                    atom.GetTotalNumHs(includeNeighbors=True),
+                    atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else "",
+                    atom.GetIsAromatic(),
+                    atom.IsInRing(),
+                )
+                for atom, near in zip(atoms, neighbours, strict=True)
+            ]
+        ),
     )
 
 
@@ -117,11 +133,20 @@ def parsed(smiles: str) -> Any:
 
 def from_mol(mol: Any) -> Structure:
     """Structure of an rdkit ``Mol`` known by its bonds alone: positions are NaN, hydrogens as they stand in the Mol."""
-    numbers = [atom.GetAtomicNum() for atom in mol.GetAtoms()]
+    from rdkit import Chem
+
+    n = mol.GetNumAtoms()
+    numbers = [mol.GetAtomWithIdx(place).GetAtomicNum() for place in range(n)]
     if 0 in numbers:
         raise UserError(f"atom {numbers.index(0)} of the molecule is a dummy atom (*); expected a chemical element.")
-    charge = float(sum(atom.GetFormalCharge() for atom in mol.GetAtoms()))
-    return Structure.of(numbers, np.full((len(numbers), 3), np.nan), charge=charge, bonds=bonds_of(mol))
+    return Structure(
+        np.array(numbers, dtype=np.int64),
+        np.full((n, 3), np.nan),
+        np.zeros((3, 3)),
+        np.zeros(3, dtype=bool),
+        charge=float(Chem.GetFormalCharge(mol)),
+        bonds=bonds_of(mol),
+    )
 
 
 def from_smiles(smiles: str) -> Structure:

@@ -13,29 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from mlpot import checkpoint
 from mlpot.cli import app
 from mlpot.convert.conformers import conformer_of
 from mlpot.errors import UserError
 from mlpot.graph import AtomsGraph
-from mlpot.property_model import build, predict_properties
+from mlpot.property_model import predict_properties
 from mlpot.screen.expressions import Expression
-from mlpot.screen.lines import Input
-from mlpot.screen.molecule import Refused, standardised
+from mlpot.screen.input import Input
+from mlpot.screen.molecule import Refused, Standardiser, from_smiles
 from mlpot.screen.result import diverse
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model") / "model.mlpot"
-    made = build("schnet", [{"name": "gap", "unit": "eV"}, {"name": "toxic", "kind": "binary"}], channels=8, cutoff=4.0)
-    made.restrict_to([1, 6, 7, 8])
-    checkpoint.save(path, made)
-    return path
 
 
 def screened(model: Path, source: Path, *words: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
@@ -91,7 +79,7 @@ def test_values_are_those_of_the_model(model: Path, tmp_path: Path) -> None:
     assert rows[0]["id"] == "ethanol"
     assert float(rows[0]["MW"]) == pytest.approx(46.069)
     seed = int.from_bytes(b"CCO", "big") % 100_000
-    molecule = structure(conformer_of(standardised("CCO").mol, "CCO", seed))
+    molecule = structure(conformer_of(from_smiles("CCO", Standardiser()).mol, "CCO", seed))
     loaded = mlpot.load(model)
     expected = predict_properties(loaded, AtomsGraph.from_structure(molecule, loaded.cutoff))  # type: ignore[arg-type]
     assert float(rows[0]["gap"]) == pytest.approx(float(expected["gap"]), abs=1e-6)
@@ -217,9 +205,9 @@ def test_filters_are_no_code(text: str, message: str) -> None:
     ("name", "text", "message"),
     [
         ("a.csv", "molecule,y\nC,1\n", "no column is named SMILES"),
-        ("a.smi", "", "holds no molecules"),
+        ("a.smi", "", "the file is empty"),
         ("a.csv", "smiles\n", "holds no molecules"),
-        ("a.pdf", "C\n", "expected SMILES"),
+        ("a.pdf", "C\n", "expected molecules: extxyz"),
     ],
 )
 def test_inputs_that_are_none(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -231,7 +219,7 @@ def test_inputs_that_are_none(tmp_path: Path, name: str, text: str, message: str
 def test_names_of_columns(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("mol\tkey\nCC\tx\n")
     line = next(iter(Input(tmp_path / "a.tsv", "mol", "key")))
-    assert (line.number, line.id, line.smiles) == (2, "x", "CC")
+    assert (line.number, line.id, line.text) == (2, "x", "CC")
     with pytest.raises(UserError, match='there is no column "moll"'):
         Input(tmp_path / "a.tsv", "moll")
 
@@ -240,10 +228,10 @@ def test_ten_megabytes_of_one_line_do_not_stop_the_rest(tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("CC\n" + "C" * 10_000_000 + "\nCCC\n")
     lines = list(Input(tmp_path / "a.smi"))
     assert [line.number for line in lines] == [1, 2, 3]
-    assert len(lines[1].smiles) < 50_000
-    assert lines[2].smiles == "CCC"
+    assert len(lines[1].text) < 50_000
+    assert lines[2].text == "CCC"
     with pytest.raises(Refused, match="at most"):
-        standardised(lines[1].smiles)
+        from_smiles(lines[1].text, Standardiser())
 
 
 def test_picks_are_far_apart() -> None:

@@ -165,6 +165,15 @@ def read(path: Path, options: ReadOptions) -> Iterator[tuple[Frame, tuple[str, .
         yield _labels.labelled(structure, info, arrays, options, where)
 
 
+def frame_of(text: str) -> Structure:
+    """The structure of one frame's text, labels left out; UserError for what cannot be read."""
+    where = "frame"
+    count, comment, *rows = text.splitlines() + [""] * (text.count("\n") < 2)
+    if len(rows) != int(count):
+        raise UserError(f"{where}: it ends after {len(rows)} of {int(count)} atoms; it is cut short.")
+    return _structure(*_parse(comment.strip(), rows, where), where)
+
+
 def held(path: Path) -> tuple[Counter[str], Counter[str]]:
     """Values of a frame and of its atoms, with the number of frames that carry each."""
     of_frame: Counter[str] = Counter()
