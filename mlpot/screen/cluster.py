@@ -22,7 +22,9 @@ class Cluster:
     patience: seconds that its answer is waited for, and between looks at whether it is still there.
     """
 
-    def __init__(self, settings: Settings, scheduler: str, notice: Callable[[str], None], patience: float = 10.0) -> None:
+    def __init__(
+        self, settings: Settings, scheduler: str, notice: Callable[[str], None], patience: float = 10.0
+    ) -> None:
         try:
             from distributed import Client
         except ImportError:
@@ -98,7 +100,9 @@ class Cluster:
 
         try:
             with self._client.as_current():
-                return list(wait(futures, timeout=self._patience, return_when="FIRST_COMPLETED").done) if futures else []
+                if not futures:
+                    return []
+                return list(wait(futures, timeout=self._patience, return_when="FIRST_COMPLETED").done)
         except TimeoutError:
             self._look()
             return []
